@@ -1,0 +1,126 @@
+"""The communication axis: what the ledger saw, against what the exercise allows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from tpcourse.check.evidence import Evidence
+from tpcourse.ledger import merge
+
+BY_HAND = frozenset({"send", "recv"})
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the ranks of a case may send; lists have one entry per rank of the case, in group order.
+
+    `sent` and `messages` are upper bounds, `received` a lower one: what a rank does not hold has to arrive.
+    `calls` replaces the bounds where torch's collectives are allowed: (operation, axis, bytes sent), each once.
+    """
+
+    sent: tuple[int, ...] = ()
+    received: tuple[int, ...] = ()
+    messages: tuple[int, ...] = ()
+    rounds: int | None = None
+    ring: bool = False
+    calls: tuple[tuple[str, str, int], ...] = ()
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with the communication: a kind for detectors, a sentence for the learner."""
+
+    kind: str
+    text: str
+
+
+def first_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    """The first rule that the ranks' messages break, or None."""
+    if budget.calls:
+        return _calls_fault(evidence, budget.calls)
+    rules = (_operation_fault, _group_fault, _silence_fault, _bytes_fault, _messages_fault, _ring_fault, _rounds_fault)
+    found = (rule(evidence, budget) for rule in rules)
+    return next((fault for fault in found if fault), None)
+
+
+def _operation_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    used = Counter(event.op for outcome in evidence.outcomes for event in outcome.events)
+    others = sorted(set(used) - BY_HAND)
+    return Fault("collective", f"calls torch's {', '.join(others)}; only send and receive are allowed") if others else None
+
+
+def _group_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    for outcome in evidence.outcomes:
+        for event in outcome.events:
+            if tuple(event.group) != evidence.case.members:
+                return Fault("group", f"a {event.op} went over {_over(event)}, not over the group that was given")
+    return None
+
+
+def _over(event: Any) -> str:
+    return "the world" if event.axis == "world" else f"the group of ranks {', '.join(map(str, event.group))}"
+
+
+def _silence_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    for rank, (outcome, least) in enumerate(zip(evidence.outcomes, budget.received, strict=True)):
+        received = sum(event.bytes_received for event in outcome.events)
+        if received < least:
+            text = f"rank {rank} of the group received {received} bytes, fewer than the {least} that it does not hold"
+            return Fault("silence", text)
+    return None
+
+
+def _bytes_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    sent = [sum(event.bytes_sent for event in outcome.events) for outcome in evidence.outcomes]
+    over = [rank for rank, (a, b) in enumerate(zip(sent, budget.sent, strict=True)) if a > b]
+    if not over:
+        return None
+    rank = max(over, key=lambda r: sent[r] - budget.sent[r])
+    who = "each rank" if len(set(sent)) == 1 else f"rank {rank} of the group"
+    return Fault("bytes", f"{who} sent {sent[rank]} bytes, the budget is {budget.sent[rank]}")
+
+
+def _messages_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    for rank, (outcome, most) in enumerate(zip(evidence.outcomes, budget.messages, strict=True)):
+        if len(outcome.sends) > most:
+            return Fault("messages", f"rank {rank} of the group sent {len(outcome.sends)} messages, the budget is {most}")
+    return None
+
+
+def _ring_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    members, p = evidence.case.members, evidence.p
+    if not budget.ring:
+        return None
+    turns = {
+        (members.index(event.peer) - rank) % p
+        for rank, outcome in enumerate(evidence.outcomes)
+        for event in outcome.sends
+    }
+    if len(turns) <= 1 and turns <= {1, p - 1}:
+        return None
+    return Fault("ring", "ranks send to more ranks than one neighbour: this is no ring")
+
+
+def _rounds_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    if budget.rounds is None:
+        return None
+    steps = merge(outcome.log for outcome in evidence.outcomes).steps
+    return Fault("rounds", f"takes {steps} steps, the budget is {budget.rounds}") if steps > budget.rounds else None
+
+
+def _calls_fault(evidence: Evidence, calls: tuple[tuple[str, str, int], ...]) -> Fault | None:
+    orders = []
+    for rank, outcome in enumerate(evidence.outcomes):
+        made = [(event.op, event.axis, event.bytes_sent) for event in outcome.events]
+        if Counter(made) != Counter(calls):
+            return Fault("calls", f"rank {rank} called {_listed(made)}; the budget is {_listed(list(calls))}")
+        orders.append([call[:2] for call in made])
+    if any(order != orders[0] for order in orders):
+        return Fault("order", "the ranks do not make their calls in the same order")
+    return None
+
+
+def _listed(calls: list[tuple[str, str, int]]) -> str:
+    return ", ".join(f"{op} on {axis} ({count} bytes)" for op, axis, count in calls) or "nothing"

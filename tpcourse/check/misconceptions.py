@@ -1,0 +1,120 @@
+"""What a wrong answer most likely believes: named faults, each with the sentence and the hint that a learner reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tpcourse.check.evidence import Evidence
+
+if TYPE_CHECKING:
+    from tpcourse.check.budget import Fault
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A case that failed, its communication fault if any, and what the other cases showed."""
+
+    evidence: Evidence
+    fault: Fault | None = None
+    others: tuple[Evidence, ...] = ()
+
+    @property
+    def fault_kind(self) -> str:
+        return self.fault.kind if self.fault else ""
+
+    @property
+    def error(self) -> str:
+        return next((o.error for o in self.evidence.outcomes if o.error), "")
+
+    @property
+    def all_wait_in_send(self) -> bool:
+        """Whether nothing moved and the last call that each rank began was a send."""
+        stuck = bool(self.evidence.failure) and not self.error
+        return stuck and all(o.events and o.events[-1].op == "send" for o in self.evidence.outcomes)
+
+
+@dataclass(frozen=True)
+class Misconception:
+    """A wrong idea: how it shows, what it is, and the way out of it."""
+
+    name: str
+    shows: Callable[[Finding], bool]
+    sentence: str
+    hint: str
+
+
+def by_fault(kind: str, name: str, sentence: str, hint: str) -> Misconception:
+    """A misconception that the communication axis alone gives away."""
+    return Misconception(name, lambda f: f.evidence.right and f.fault_kind == kind, sentence, hint)
+
+
+def by_outputs(name: str, wrong: Callable[[Evidence], list], sentence: str, hint: str) -> Misconception:
+    """A misconception recognised by recomputing what the wrong algorithm returns."""
+    return Misconception(name, lambda f: f.evidence.finished and f.evidence.would_give(wrong(f.evidence)), sentence, hint)
+
+
+def likely(finding: Finding, known: tuple[Misconception, ...]) -> Misconception | None:
+    """The first misconception that shows in the finding, the exercise's own before the general ones."""
+    return next((m for m in (*known, *GENERAL) if m.shows(finding)), None)
+
+
+SENDS_FIRST = Misconception(
+    "sends first",
+    lambda f: f.all_wait_in_send,
+    "Every rank waits in its send, so no rank gets to its receive: a send ends only when its receive is there.",
+    "Post both before you wait for either: `exchange` does, and so does `dist.batch_isend_irecv`.",
+)
+
+GENERAL = (
+    SENDS_FIRST,
+    Misconception(
+        "never returned",
+        lambda f: f.evidence.finished and any(output is None for output in f.evidence.outputs),
+        "The answer returns nothing on some rank: is a `return` missing, or only on one branch?",
+        "Every rank of the group returns its result.",
+    ),
+    Misconception(
+        "shared memory",
+        lambda f: "share memory" in f.error,
+        "What arrives is written into the memory that is still being sent: the chunk is overwritten before it has left.",
+        "Receive into a tensor of its own, `torch.empty_like(chunk)`, and copy or add it afterwards.",
+    ),
+    Misconception(
+        "global ranks",
+        lambda f: any(words in f.error for words in ("not one of this group", "not part of group", "is this rank itself")),
+        "A rank was addressed that is not in the group, or is the sender itself: inside a group ranks count from 0 to p-1.",
+        "Take `dist.get_rank(group)` and `dist.get_world_size(group)`, and count modulo p.",
+    ),
+    Misconception(
+        "changed its input",
+        lambda f: f.evidence.finished and any(o.changed for o in f.evidence.outcomes),
+        "The answer works inside its input, which belongs to the caller: the values it was given are gone.",
+        "Work on a copy: `x.clone()`. A slice or `view` of x is not a copy.",
+    ),
+    Misconception(
+        "borrowed collective",
+        lambda f: f.fault_kind == "collective",
+        "The values come from a collective of torch; this exercise builds that collective itself.",
+        "Use `exchange`, `dist.isend` and `dist.irecv`.",
+    ),
+    Misconception(
+        "borrowed kernel",
+        lambda f: f.fault_kind == "borrowed",
+        "The answer calls the course's own version; this exercise writes it.",
+        "From `tpcourse.wire` only `exchange`, `send` and `receive` are allowed here.",
+    ),
+    Misconception(
+        "wrong group",
+        lambda f: f.fault_kind == "group",
+        "The messages leave the group that was given: they need `group=`, and ranks of the group are not those of the world.",
+        "Pass `group=group` to every call. `exchange` takes ranks of the group; `dist.isend` takes `group_dst=` for them.",
+    ),
+    Misconception(
+        "nothing travels",
+        lambda f: f.evidence.right and f.fault_kind == "silence",
+        "The values are right, and the ledger did not see them arrive: they came by another road than messages.",
+        "Let every element that a rank does not hold come from the rank that does.",
+    ),
+)

@@ -1,0 +1,213 @@
+"""What a check runs inside each rank: find the answer, call it under the ledger, hand back plain data.
+
+The notebook judges; nothing here decides whether an answer is right.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from types import CodeType
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from tpcourse.check.evidence import RAISED, RETURNED, STUBBED, Case, Outcome
+from tpcourse.ledger import ledger
+
+Groups = tuple[tuple[str, tuple[int, ...]], ...]
+PRIMITIVES = {"exchange", "send", "receive"}
+_STORE = "_tpcourse_check"  # a plain dict among the rank's names: groups in it are renewed after a hang
+
+
+def namespace() -> dict[str, Any]:
+    """The names of this rank's notebook cells."""
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    if shell is not None:
+        return shell.user_ns
+    import __main__
+
+    return vars(__main__)
+
+
+def defines(name: str) -> bool:
+    """Whether a cell defined a function of this name here."""
+    return callable(namespace().get(name))
+
+
+def known_groups() -> list[tuple[str, tuple[int, ...]]]:
+    """The sub-groups that earlier checks made in this rank."""
+    return list(namespace().get(_STORE, {}))
+
+
+def make_groups(wanted: Groups) -> None:
+    """Make sub-groups, each with its name, in the same order on every rank."""
+    groups = namespace().setdefault(_STORE, {})
+    for name, members in wanted:
+        description = None if name == "group" else name
+        groups[name, members] = dist.new_group(list(members), group_desc=description)
+
+
+def run_case(name: str, case: Case, arguments: list[dict[str, Any]]) -> Outcome | None:
+    """Call the rank's function `name` with its share of the arguments; None on a rank outside the case."""
+    rank = dist.get_rank()
+    if rank not in case.members:
+        return None
+    outcome = Outcome(device=_device().type)
+    _last()["outcome"] = outcome
+    function = namespace()[name]
+    outcome.borrowed = borrowed_kernel(function)
+    given = {key: to_tensors(value, _device()) for key, value in arguments[case.members.index(rank)].items()}
+    groups = [namespace()[_STORE][key, own_group(parts, rank)] for key, parts in case.groups.items()]
+    return record(outcome, lambda: function(*given.values(), *groups), given)
+
+
+def run_same(
+    fn: Any, case: Case, arguments: list[dict[str, Any]], factors: list[list[Any]], gradients: list[str]
+) -> Outcome | None:
+    """Call a function for `check.same` and its backward; results, then gradients. None on a rank outside the case."""
+    rank = dist.get_rank()
+    if rank not in case.members:
+        return None
+    outcome = Outcome(device=_device().type)
+    _last()["outcome"] = outcome
+    place, function = case.members.index(rank), find_function(fn)
+    given = {key: to_tensors(value, _device()) for key, value in arguments[place].items()}
+    leaves = [given[name].requires_grad_() for name in gradients]
+    group = {group_name(function): namespace()[_STORE]["group", case.members]}
+
+    def forward_and_backward() -> list[Any]:
+        output = function(*given.values(), **group)
+        outputs = [output] if isinstance(output, torch.Tensor) else list(output)
+        if leaves:
+            backward(outputs, [to_tensors(factor, _device()) for factor in factors[place]])
+        return [*outputs, *(leaf.grad for leaf in leaves)]
+
+    return record(outcome, forward_and_backward, given)
+
+
+def backward(outputs: list[torch.Tensor], factors: list[torch.Tensor]) -> None:
+    """Backward from the outputs that have one."""
+    pairs = [(y, c) for y, c in zip(outputs, factors, strict=True) if y.requires_grad and y.shape == c.shape]
+    if pairs:
+        torch.autograd.backward([y for y, _ in pairs], [c for _, c in pairs])
+
+
+def find_function(fn: Any) -> Any:
+    """A function itself, by its module and name, or by its name in this rank's cells."""
+    if not isinstance(fn, str):
+        return fn
+    if ":" not in fn:
+        return namespace()[fn]
+    module, name = fn.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def group_name(function: Any) -> str:
+    """The parameter of a function that takes the group."""
+    parameters = inspect.signature(function).parameters
+    return next((name for name in ("group", "tp", "dp", "cp", "ep", "pp") if name in parameters), "group")
+
+
+def record(outcome: Outcome, call: Any, given: dict[str, Any]) -> Outcome:
+    """Make the call under the ledger and fill in what it did; what it raises goes on, but for a stub's error."""
+    before = {key: to_arrays(value) for key, value in given.items()}
+    try:
+        with ledger() as log:
+            outcome.log = log
+            result = call()
+            if torch.cuda.is_available() and _device().type == "cuda":
+                torch.cuda.synchronize()
+    except NotImplementedError:
+        outcome.state = STUBBED
+        return outcome
+    except Exception as error:
+        outcome.state, outcome.error = RAISED, f"{type(error).__name__}: {error}"
+        raise
+    outcome.result = to_arrays(result)
+    outcome.kinds = tuple((str(t.dtype).removeprefix("torch."), t.device.type) for t in tensors_in(result))
+    outcome.changed = tuple(key for key, value in given.items() if not _equal(to_arrays(value), before[key]))
+    outcome.aliases = tuple(key for key, value in given.items() if _share(value, result))
+    outcome.state = RETURNED
+    return outcome
+
+
+def last_outcome() -> Outcome | None:
+    """What is known of the last case in this rank, also when it never returned."""
+    return _last().get("outcome")
+
+
+def forget() -> None:
+    """Drop the last outcome, so that a rank that never begins has none."""
+    _last().clear()
+
+
+def borrowed_kernel(function: Any) -> str:
+    """The name of a finished kernel of `tpcourse.wire` that the answer is, or uses; empty if there is none."""
+    names, seen = list(_names(getattr(function, "__code__", None))), getattr(function, "__globals__", {})
+    candidates = [function, *(seen.get(name) for name in names)]
+    for found in candidates:
+        module, name = getattr(found, "__module__", None) or "", getattr(found, "__name__", "")
+        if module.startswith("tpcourse.wire") and name not in PRIMITIVES:
+            return f"tpcourse.wire.{name}"
+    return ""
+
+
+def _names(code: Any) -> Iterator[str]:
+    if isinstance(code, CodeType):
+        yield from code.co_names
+        for constant in code.co_consts:
+            yield from _names(constant)
+
+
+def own_group(parts: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, ...]:
+    """The one group of `parts` that this rank is in."""
+    return next(members for members in parts if rank in members)
+
+
+def to_tensors(value: Any, device: torch.device) -> Any:
+    """Arrays to tensors on the rank's device, in lists too; anything else as it is."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy()).to(device)
+    return [to_tensors(item, device) for item in value] if isinstance(value, list) else value
+
+
+def to_arrays(value: Any) -> Any:
+    """Tensors to arrays, in lists and tuples too; anything that is not data becomes its text."""
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
+    if isinstance(value, list | tuple):
+        return [to_arrays(item) for item in value]
+    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)[:60]
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """All tensors of a result, in order."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [t for item in value for t in tensors_in(item)] if isinstance(value, list | tuple) else []
+
+
+def _last() -> dict[str, Any]:
+    return namespace().setdefault(_STORE + "_last", {})
+
+
+def _device() -> torch.device:
+    return namespace().get("device", torch.device("cpu"))
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, list):
+        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
+    return np.array_equal(a, b) if isinstance(a, np.ndarray) else a == b
+
+
+def _share(a: Any, b: Any) -> bool:
+    storages = {t.untyped_storage().data_ptr() for t in tensors_in(a) if t.numel()}
+    return any(t.untyped_storage().data_ptr() in storages for t in tensors_in(b) if t.numel())

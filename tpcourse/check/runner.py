@@ -1,0 +1,128 @@
+"""`check.exercise`: run an answer on groups of 2, 3 and 4 ranks and say what is right, what is wrong, and why."""
+
+from __future__ import annotations
+
+import importlib
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from IPython.utils.capture import capture_output
+
+from tpcourse.check.axes import judge
+from tpcourse.check.calls import in_rank
+from tpcourse.check.evidence import RUNNING, STUBBED, Case, Evidence, Outcome
+from tpcourse.check.report import Verdict
+from tpcourse.check.spec import Exercise
+from tpcourse.ranks.errors import RanksError, RanksInterrupted
+
+PATIENCE_S = 5
+LESSONS = {
+    "ring_all_gather": "lesson01.all_gather",
+    "ring_reduce_scatter": "lesson01.reduce_scatter",
+    "ring_all_reduce": "lesson01.all_reduce",
+    "tree_broadcast": "lesson01.broadcast",
+    "pairwise_all_to_all": "lesson01.all_to_all",
+    "two_groups": "lesson01.two_groups",
+}
+
+
+def exercise(ranks: Any, name: str) -> None:
+    """Check the answer `name`, a function that a `%%px` cell of this notebook defined in the ranks.
+
+    Values against the one-device answer, then messages against the budget, on groups of 2, 3 and 4 ranks where there
+    are as many, with new random inputs each time. Prints one block if it passes.
+    Raises: CheckFailed with what was found, the likely misconception and a hint; ValueError for an unknown name.
+    """
+    spec = find(name)
+    if len(ranks) < 2:
+        raise ValueError("a check needs at least 2 ranks and 1 is running: call start_ranks(2), or more")
+    with quiet(ranks, PATIENCE_S):
+        verdict = _not_defined(ranks, name) or judge(spec, list(_evidence(ranks, spec)))
+    verdict.conclude()
+
+
+def find(name: str) -> Exercise:
+    """The exercise of this name."""
+    if name not in LESSONS:
+        raise ValueError(f"no exercise is named {name!r}; there are {', '.join(LESSONS)}")
+    return importlib.import_module(f"tpcourse.check.{LESSONS[name]}").EXERCISE
+
+
+@contextmanager
+def quiet(ranks: Any, patience_s: float) -> Iterator[None]:
+    """Short patience, as a check's inputs are tiny; and nothing shown of what the ranks print, as a check is one block."""
+    with ranks.patient(min(ranks.patience, patience_s)), capture_output():
+        yield
+
+
+def _not_defined(ranks: Any, name: str) -> Verdict | None:
+    defined = ranks.run(in_rank, "defines", name)
+    if all(defined):
+        return None
+    hint = f"Write the answer, run its cell, and run this one again. (No rank knows the name {name}.)"
+    if any(defined):
+        lacking = [rank for rank, known in enumerate(defined) if not known]
+        hint = f"Rank {lacking[0]} does not know {name}: run the answer's cell on every rank, with %%px and no targets."
+    elif _kernel_defines(name):
+        hint = f"{name} is defined in the notebook and not in the ranks: begin the answer's cell with %%px."
+    return Verdict(name, hint=hint, started=False)
+
+
+def _kernel_defines(name: str) -> bool:
+    from IPython import get_ipython
+
+    shell = get_ipython()
+    return shell is not None and callable(shell.user_ns.get(name))
+
+
+def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
+    """Run the cases, the small groups first; stop at the first that does not end by returning."""
+    cases = spec.cases(len(ranks))
+    prepare_groups(ranks, cases)
+    for case in cases:
+        inputs = spec.make(case, np.random.default_rng(secrets.randbits(64)))
+        evidence = run_case(ranks, spec, case, inputs)
+        yield evidence
+        if not evidence.finished:
+            return
+
+
+def prepare_groups(ranks: Any, cases: list[Case]) -> None:
+    """Make the sub-groups of the cases that some rank does not have yet."""
+    wanted = dict.fromkeys((name, part) for case in cases for name, parts in case.groups.items() for part in parts)
+    known = [set(groups) for groups in ranks.run(in_rank, "known_groups")]
+    missing = tuple(key for key in wanted if not all(key in groups for groups in known))
+    if missing:
+        ranks.run(in_rank, "make_groups", missing)
+
+
+def run_case(ranks: Any, spec: Exercise, case: Case, inputs: list[dict[str, Any]]) -> Evidence:
+    """One call of the answer in the ranks of the case; an error or a hang is evidence too."""
+    expected = spec.expected(case, inputs)
+    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, inputs)
+    return Evidence(case, inputs, expected, outcomes, failure, kind)
+
+
+def collect(ranks: Any, case: Case, function: str, *args: Any) -> tuple[list[Outcome], str, str]:
+    """Call `function` in the ranks and return the outcomes of the case's ranks, a sentence if it failed, and its kind."""
+    from tpcourse.check import rank_side
+
+    ranks.run(in_rank, "forget")
+    try:
+        results, failure, kind = ranks.run(in_rank, function, *args), "", ""
+    except RanksInterrupted:
+        raise
+    except RanksError as error:
+        results, failure, kind = ranks.run(in_rank, "last_outcome"), _sentence(error), type(error).__name__
+    outcomes = [results[rank] or Outcome(state=RUNNING) for rank in case.members]
+    stubbed = any(outcome.state == STUBBED for outcome in outcomes)
+    return outcomes, "" if stubbed else failure, kind
+
+
+def _sentence(error: Exception) -> str:
+    report = getattr(error, "report", None)
+    text = getattr(report, "sentence", "") or str(error).strip() or type(error).__name__
+    return text.splitlines()[0]

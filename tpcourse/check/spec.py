@@ -1,0 +1,53 @@
+"""What an exercise is made of, for the machinery in `runner.py`; one module per exercise fills one in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tpcourse.check.budget import Budget
+from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.misconceptions import Misconception
+from tpcourse.check.report import Line
+
+MOST_RANKS = 4
+
+
+@dataclass(frozen=True)
+class Exercise:
+    """All that a check knows of one exercise. `make` draws each rank's arguments, `expected` computes the answer.
+
+    `values` and `communication` are what a passed check says. `third` judges memory or overlap where an exercise
+    has that axis: one more line, in state `blocked` on a machine that cannot measure it.
+    """
+
+    name: str
+    values: str
+    communication: str
+    cases: Callable[[int], list[Case]]
+    make: Callable[[Case, np.random.Generator], list[dict[str, Any]]]
+    expected: Callable[[Case, list[dict[str, Any]]], list[Any]]
+    budget: Callable[[Case, list[dict[str, Any]]], Budget]
+    misconceptions: tuple[Misconception, ...] = ()
+    may_change: tuple[str, ...] = ()
+    third: Callable[[list[Evidence]], Line] | None = None
+
+
+def one_group(p: int, world_size: int, **sizes: Any) -> Case:
+    """A case with one group of p ranks: the last ones of the first four, so that its ranks are not global ranks."""
+    top = min(MOST_RANKS, world_size)
+    members = tuple(range(top - p, top))
+    return Case(members, {"group": (members,)}, sizes)
+
+
+def group_sizes(world_size: int) -> list[int]:
+    """The sizes of group that a check uses: 2, 3 and 4 where the world has as many ranks."""
+    return list(range(2, min(MOST_RANKS, world_size) + 1))
+
+
+def nonzero(generator: np.random.Generator, *shape: int) -> np.ndarray:
+    """Random float64 values of either sign, none near zero."""
+    return generator.uniform(0.5, 1.5, shape) * generator.choice([-1.0, 1.0], shape)

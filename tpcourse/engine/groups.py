@@ -1,0 +1,105 @@
+"""The process groups of one rank: joined on a store, remembered as they are made, left and made again after a hang."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+from torch.distributed import device_mesh, distributed_c10d
+
+TIME_OUT = timedelta(minutes=15)  # far above any patience: the watcher, not torch, ends a wait
+
+
+class Groups:
+    """Joins the world, remembers every sub-group in the order of creation, and can make all of them again."""
+
+    def __init__(self, backend: str, device: Any) -> None:
+        self.backend, self.device = backend, device
+        self.made: list[tuple[str, tuple, dict, Any]] = []
+        self.making: str | None = None
+        if backend == "gloo":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        for name in ("new_group", "split_group"):
+            if hasattr(distributed_c10d, name):
+                self._remember(name)
+
+    def _remember(self, name: str) -> None:
+        """Record every later call of torch's `name`, by whatever module it is called."""
+        make = getattr(distributed_c10d, name)
+        make = getattr(make, "__tpcourse__", make)
+
+        @functools.wraps(make)
+        def remembered(*args: Any, **kwargs: Any) -> Any:
+            self.making = name
+            try:
+                group = make(*args, **kwargs)
+            finally:
+                self.making = None
+            self.made.append((name, args, kwargs, group))
+            return group
+
+        remembered.__tpcourse__ = make  # type: ignore[attr-defined]
+        for module in (distributed_c10d, dist, device_mesh):
+            if hasattr(module, name):
+                setattr(module, name, remembered)
+
+    def join(self, store: Any, rank: int, world_size: int) -> Any:
+        """Join the world on `store`; returns its group."""
+        kwargs = {"device_id": self.device} if self.backend == "nccl" else {}
+        dist.init_process_group(
+            self.backend, store=store, rank=rank, world_size=world_size, timeout=TIME_OUT, **kwargs
+        )
+        return dist.group.WORLD
+
+    def leave(self) -> None:
+        """Abort every group: whoever waits in one is woken or left behind."""
+        if dist.is_initialized():
+            distributed_c10d._abort_process_group()
+
+    def plan(self) -> list[tuple[str, tuple, dict]]:
+        """The sub-groups made so far, as calls that any rank can repeat."""
+        return [(name, _by_ranks(args), _by_ranks(kwargs)) for name, args, kwargs, _ in self.made]
+
+    def make_again(self, plan: list[tuple[str, tuple, dict]], values: dict[str, Any]) -> None:
+        """Repeat the calls of `plan` in order, and put the new groups where the old ones stood in `values`."""
+        old = [group for *_, group in self.made]
+        self.made = []
+        for name, args, kwargs in plan:
+            getattr(distributed_c10d, name)(*args, **kwargs)
+        fresh = {id(before): after for before, (*_, after) in zip(old, self.made) if before is not None}
+        _replace(values, fresh)
+
+
+def _by_ranks(arguments: Any) -> Any:
+    """Arguments without process groups, which mean nothing in the next world (a parent group becomes the world)."""
+    if isinstance(arguments, dict):
+        return {key: value for key, value in arguments.items() if not isinstance(value, dist.ProcessGroup)}
+    return tuple(None if isinstance(value, dist.ProcessGroup) else value for value in arguments)
+
+
+def _replace(values: dict[str, Any], fresh: dict[int, Any]) -> None:
+    """Swap old groups for new ones among the learner's variables, also one level down in lists, tuples and dicts."""
+    swap: Callable[[Any], Any] = lambda value: fresh.get(id(value), value)  # noqa: E731
+    for name, value in list(values.items()):
+        if id(value) in fresh:
+            values[name] = fresh[id(value)]
+        elif isinstance(value, list):
+            value[:] = map(swap, value)
+        elif type(value) is tuple and any(id(item) in fresh for item in value):
+            values[name] = tuple(map(swap, value))
+        elif type(value) is dict:
+            value.update({key: swap(item) for key, item in value.items()})
+        elif isinstance(value, device_mesh.DeviceMesh):
+            _refresh_mesh(value)
+
+
+def _refresh_mesh(mesh: Any) -> None:
+    """Meshes find their groups by name; the names are the same again, only a cache of groups has to follow."""
+    registry = getattr(mesh, "_pg_registry", None)
+    for name in list(registry or ()):
+        registry[name] = distributed_c10d._resolve_process_group(name)

@@ -1,0 +1,104 @@
+"""Calls that returned and have not ended: torch's works, kept until they complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpcourse.ledger.record import Call
+
+MOST = 512      # works kept; they hold tensors
+
+
+class Handle:
+    """What tells the end of one or more calls: torch's Work, or a mark on the device's stream."""
+
+    __slots__ = ("calls", "is_device", "marker", "work")
+
+    def __init__(self, work: Any, marker: Any, calls: list[Call]) -> None:
+        self.work, self.marker, self.calls = work, marker, calls
+        self.is_device = any(call.is_device for call in calls)
+
+    def is_done(self) -> bool:
+        """Whether the calls have ended, as far as can be seen without waiting."""
+        return bool(self.marker.query() if self.work is None else self.work.is_completed())
+
+    def holds(self, storage: int) -> bool:
+        """Whether a tensor that the calls write has this storage."""
+        tensors = (tensor for call in self.calls for tensor in call.outputs)
+        return any(tensor.untyped_storage()._cdata == storage for tensor in tensors)
+
+    def source(self) -> int | None:
+        """The group rank whose message a receive from any rank took."""
+        try:
+            return int(self.work._source_rank())
+        except (AttributeError, RuntimeError, TypeError):
+            return None
+
+
+class Pending:
+    """The handles of unfinished calls, oldest first."""
+
+    def __init__(self, finish: Callable[[Call, Handle], None]) -> None:
+        self._finish = finish
+        self._handles: dict[int, Handle] = {}
+
+    def add(self, handle: Handle) -> None:
+        """Follow a handle; beyond 512 the oldest is given up, and its end stays unknown."""
+        while len(self._handles) >= MOST:
+            self._handles.pop(next(iter(self._handles)), None)
+        self._handles[_key(handle)] = handle
+
+    def of_work(self, work: Any) -> Handle | None:
+        """The handle of torch's Work, if it is still followed."""
+        handle = self._handles.get(id(work))
+        return handle if handle is not None and handle.work is work else None
+
+    def of_tensor(self, tensor: Any) -> Handle | None:
+        """The handle of the latest call that writes into a tensor."""
+        if not self._handles:
+            return None
+        storage = tensor.untyped_storage()._cdata
+        return next((handle for handle in reversed(self.handles()) if handle.holds(storage)), None)
+
+    def handles(self) -> list[Handle]:
+        """The handles now, oldest first."""
+        return list(self._handles.values())
+
+    def end(self, handle: Handle) -> None:
+        """The calls of a handle have ended."""
+        if self._handles.pop(_key(handle), None) is not None:
+            for call in handle.calls:
+                self._finish(call, handle)
+
+    def sweep(self) -> None:
+        """Look at the two oldest handles, so that a long run keeps none that ended; put them last if not."""
+        if not self._handles:
+            return
+        for _ in range(min(2, len(self._handles))):
+            key = next(iter(self._handles), None)
+            handle = None if key is None else self._handles.pop(key, None)
+            if key is not None and handle is not None:
+                self._handles[key] = handle
+                self._look(handle)
+
+    def poll(self) -> None:
+        """Look at every handle."""
+        for handle in self.handles():
+            self._look(handle)
+
+    def _look(self, handle: Handle) -> None:
+        try:
+            if handle.is_done():
+                self.end(handle)
+        except Exception:       # the work failed or its group was aborted: no end will come
+            self._handles.pop(_key(handle), None)
+
+    def clear(self) -> None:
+        """Give up all handles."""
+        self._handles.clear()
+
+
+def _key(handle: Handle) -> int:
+    return id(handle.marker if handle.work is None else handle.work)
