@@ -1,24 +1,37 @@
-"""Shared by all tests: a fork server for the whole run, and one set of four ranks."""
+"""Shared by all tests: one fork server, and one set of ranks at a time."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 import pytest
+
+from tpcourse.ranks import Ranks, preload_server, start_ranks
+from tpcourse.ranks.api import running
 
 
 @pytest.fixture(scope="session")
-def fork_server():
+def fork_server() -> Iterator[str]:
     """A fork server that preloaded torch, so that ranks start in a second or two."""
-    from tpcourse.ranks import preload_server
-
     with preload_server() as path:
         yield path
 
 
 @pytest.fixture(scope="session")
-def shared_ranks(fork_server):
-    """Four ranks on the CPU (on GPUs as many as there are), started once; tests leave them working."""
-    from tpcourse import start_ranks
+def ranks_on(fork_server: str) -> Iterator[Callable[[str], Ranks]]:
+    """The running ranks of a backend; tests leave them working."""
 
-    ranks = start_ranks()
-    yield ranks
-    ranks.stop()
+    def of(backend: str) -> Ranks:
+        if running() and running()[0].backend != backend:
+            running()[0].stop()
+        return running()[0] if running() else start_ranks(4 if backend == "gloo" else None, backend)
+
+    yield of
+    for ranks in list(running()):
+        ranks.stop()
+
+
+@pytest.fixture
+def shared_ranks(ranks_on: Callable[[str], Ranks]) -> Ranks:
+    """Four ranks on the CPU, started once for all tests."""
+    return ranks_on("gloo")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
-from tests.test_authoring import LESSON, SOLUTION, write
+from tests.tiny_course import LESSON, SOLUTION, write
 from tpcourse.authoring import AuthoringError, build
-from tpcourse.authoring.outputs import clean
+from tpcourse.authoring.outputs import WIDGET, clean
 from tpcourse.authoring.run import environment
 
 ANSWER = '# %% nbgrader={"grade_id": "add", "solution": true}'
@@ -84,8 +84,7 @@ def test_a_cell_that_fails_stops_the_build_with_its_source_and_nothing_is_writte
     tmp_path: Path, code: str, tags: str, sentences: list[str]
 ) -> None:
     write(tmp_path, lesson(code, tags))
-    write(tmp_path, lesson("3"), name="02_fine")
-    results = build(tmp_path, ["01"], style=False, cell_limit_s=2)
+    results = build(tmp_path, style=False, cell_limit_s=2)
     assert results[0].state == "failed"
     for sentence in sentences:
         assert sentence in results[0].problems[0]
@@ -112,7 +111,8 @@ def shown(**output: Any) -> Any:
         ({"text": "<function f at 0x7f00deadbeef>\n"}, "a memory address"),
         ({"name": "stderr", "text": "FutureWarning: old\n"}, "text on stderr"),
         ({"data": {"text/html": "<b>/home/ada/x</b>"}}, "an absolute path"),
-        ({"data": {"application/vnd.jupyter.widget-view+json": {}, "text/plain": "x"}}, "without a static picture"),
+        ({"data": {WIDGET: {}, "text/plain": "x"}}, "without a static picture"),
+        ({"data": {WIDGET: {}, "image/png": "", "text/plain": "HBox(children=())"}}, "the repr of a widget"),
     ],
 )
 def test_noise_in_an_output_fails_the_build_with_a_sentence(output: dict[str, Any], sentence: str) -> None:
@@ -139,6 +139,22 @@ def test_pieces_of_a_stream_become_one_whatever_their_order() -> None:
     )
     clean(notebook, "01_x.py")
     assert [(out.name, out.text) for out in notebook.cells[0].outputs] == [("stdout", "ab"), ("stderr", "xy")]
+
+
+def test_a_widget_beside_a_picture_is_saved_as_its_sentence_and_the_picture() -> None:
+    notebook = shown(data={WIDGET: {"model_id": "x"}, "text/plain": "Run this cell for the controls."})
+    notebook.cells[0].outputs.append(new_output("display_data", data={"image/png": "cGljdHVyZQ=="}))
+    clean(notebook, "01_x.py")
+    kinds = [dict(output.data) for output in notebook.cells[0].outputs]
+    assert kinds == [{"text/plain": "Run this cell for the controls."}, {"image/png": "cGljdHVyZQ=="}]
+
+
+def test_a_notebook_that_succeeds_is_not_written_when_another_fails(tmp_path: Path) -> None:
+    write(tmp_path, lesson("3"))
+    write(tmp_path, lesson("1 / 0"), name="02_fails")
+    first, second = build(tmp_path, style=False)
+    assert (first.problems, second.state) == (["not written: another one failed"], "failed")
+    assert not list(tmp_path.rglob("*.ipynb"))
 
 
 def test_the_environment_of_a_build_does_not_outlive_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_authoring import SOLUTION
+from tests.tiny_course import SOLUTION
 from tpcourse.authoring import AuthoringError, lint, lint_code
 from tpcourse.authoring.source import read_source
 

@@ -64,18 +64,19 @@ def test_a_long_log_is_shortened_and_says_so():
 
 def test_large_arrays_are_drawn_in_equal_cells_and_say_their_size():
     ax = draw.messages(log_of("all_gather, ring", 4, 64))
-    assert "One cell is 16 elements." in words(ax) and len(marked(ax, "sent")) == 12
+    assert "One cell is 4 elements." in words(ax) and len(marked(ax, "sent")) == 12 * 4
 
 
 def test_arrays_without_a_common_size_are_drawn_to_scale():
     ax = draw.messages(log_of("all_gather, ring", 3, 1001))
     assert len(marked(ax, "sent")) == 6 and faults(ax) == []
+    assert "Drawn to scale: a strip is 1,001 elements." in words(ax)
 
 
 def test_a_send_that_nobody_received_is_dashed_and_said():
     ax = draw.messages([Log([event(0, "send", 0, None, peer=1)])])
     assert "Dashed: 1 send without a receive in these logs." in words(ax)
-    assert marked(ax, "arrow")[0].get_linestyle() != "-"
+    assert marked(ax, "arrow")[0].get_linestyle() != "-" and not marked(ax, "arrived")
 
 
 @pytest.mark.parametrize("p", SIZES)

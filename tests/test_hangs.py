@@ -9,8 +9,11 @@ import time
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from tpcourse.ranks import RankDied, RankError, RanksDisagree, RanksInterrupted, RanksStuck
+
+pytestmark = pytest.mark.stage("hangs")
 
 
 @dataclass
@@ -89,7 +92,7 @@ if rank == 1:
         ("rank 1", "recv", "rank 0", "line 3"),
     ),
     "every rank sends before it receives": Mistake(
-        """x = torch.ones(1 << 20, device=device)
+        """x = torch.ones(1 << 24, device=device)
 dist.send(x, (rank + 1) % world_size)
 dist.recv(x, (rank - 1) % world_size)
 x.sum().item()""",
@@ -145,6 +148,7 @@ x.sum().item()""",
     @staticmethod
     def backward(ctx, dy):
         if rank != 1:
+            dy = dy.contiguous()
             dist.all_reduce(dy)
             dy.sum().item()
         return dy
@@ -155,12 +159,16 @@ Sum.apply(x).sum().backward()""",
 }
 
 
-@pytest.fixture
-def ranks(shared_ranks):
-    """Four ranks with little patience, each with a variable that has to survive."""
-    with shared_ranks.patient(1.5):
-        shared_ranks.run_cell("kept = torch.full((3,), float(rank), device=device)")
-        yield shared_ranks
+TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+
+
+@pytest.fixture(params=["gloo", pytest.param("nccl", marks=[pytest.mark.gpu, TWO_GPUS])])
+def ranks(ranks_on, request):
+    """Ranks with little patience, each with a variable that has to survive."""
+    ranks = ranks_on(request.param)
+    with ranks.patient(1.5):
+        ranks.run_cell("kept = torch.full((3,), float(rank), device=device)")
+        yield ranks
 
 
 def next_cell_works(ranks, gone: tuple[int, ...] = ()) -> None:

@@ -17,7 +17,7 @@ import tpcourse.ledger
 from tpcourse.ledger import Event, Log, board_waiting, merge, read_board, traffic
 from tpcourse.ledger.board import SLOT_BYTES, SLOTS, Board
 from tpcourse.ledger.groups import axis_of
-from tpcourse.ledger.place import Places
+from tpcourse.ledger.place import OURS, Places
 
 
 def event(rank=0, seq=1, op="all_reduce", **changes):
@@ -115,7 +115,8 @@ def test_steps_follow_a_chain_over_ranks_and_not_independent_messages():
 @pytest.mark.parametrize(
     ("description", "axis"),
     [("default_pg", "world"), ("mesh_default", "world"), ("mesh_tp", "tp"), ("tp", "tp"),
-     ("mesh_dp_cp", "dp_cp"), ("undefined", "group 0,2"), ("", "group 0,2"), ("default_pg:split:1", "group 0,2")],
+     ("mesh_dp_cp", "dp_cp"), ("undefined", "group 0,2"), ("", "group 0,2"),
+     ("default_pg:split:1", "group 0,2")],
 )
 def test_the_axis_is_read_from_torchs_description(description, axis):
     assert axis_of(description, (0, 2)) == axis
@@ -148,6 +149,23 @@ def test_the_innermost_cell_is_found_below_files_that_are_not_the_learners():
     assert names["found"].function == "<lambda>"
 
 
+def _from_the_course(places, source):
+    """The origin of a call made in a file of the course that a cell called."""
+    names = {"sys": sys}
+    exec(compile(source, f"{OURS}wire/rings.py", "exec"), names)
+    exec(compile("\nfound = ring_all_gather()", "cell-a", "exec"), names)
+    return places.origin(names["found"])
+
+
+def test_the_function_is_the_courses_and_the_line_is_the_cells():
+    places = Places()
+    places.register_cell("cell-a", 1)
+    origin = _from_the_course(places, "def ring_all_gather():\n    return sys._getframe()")
+    assert origin == ("line 2", "ring_all_gather", False, False)
+    inside = _from_the_course(places, "def ring_all_gather():\n    return [sys._getframe() for _ in '1'][0]")
+    assert inside.function == "ring_all_gather"
+
+
 def test_the_board_keeps_the_last_64_calls_in_order_in_a_private_file(tmp_path):
     board = Board(tmp_path / "board")
     for seq in range(1, 101):
@@ -168,6 +186,9 @@ def test_the_board_tells_which_call_is_waited_in(tmp_path):
     board.finish(numbers[0], 2.0)
     board.waited(numbers[1], False)
     assert [e.seq for e in board_waiting(tmp_path / "board")] == [3]
+    board.clear()
+    board.waited(numbers[2], True)
+    assert read_board(tmp_path / "board") == []
 
 
 def test_a_half_written_slot_is_left_out(tmp_path):

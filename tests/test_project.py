@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from tpcourse.cli.doctor.software import NEEDED, pinned
@@ -44,6 +45,16 @@ def test_the_list_pins_whatever_the_pinned_packages_need():
     assert not missing
 
 
+def test_every_pinned_package_runs_on_every_python_that_the_course_allows():
+    lowest = PROJECT["requires-python"].removeprefix(">=") + ".0"
+    newer = {
+        f"{name} {wanted}"
+        for name in PINS
+        if (wanted := metadata.metadata(name)["Requires-Python"]) and not SpecifierSet(wanted).contains(lowest)
+    }
+    assert not newer
+
+
 def test_the_tests_run_with_the_pinned_versions():
     other = {name: metadata.version(name) for name in PINS if metadata.version(name).split("+")[0] != PINS[name]}
     assert not other
@@ -60,7 +71,7 @@ def test_conda_takes_the_versions_from_the_list_and_a_python_that_is_allowed():
     assert pip == {"pip": ["--requirement requirements.txt", "--editable ."]}
     python = next(line.split("=")[1] for line in conda if line.startswith("python="))
     assert Requirement(f"python{PROJECT['requires-python']}").specifier.contains(python)
-    assert set(line.split("=")[0] for line in conda) == {"python", "pip"}, "other versions belong into the list"
+    assert {line.split("=")[0] for line in conda} == {"python", "pip"}, "other versions belong into the list"
 
 
 def test_doctor_looks_for_what_the_course_imports():

@@ -24,8 +24,7 @@ try:
 except ImportError:  # nbval is not installed: there is nothing to guard
     IPyNbCell = IPyNbFile = pytest.Item
 
-CELL_LIMIT_S = 120
-NBVAL_DEFAULT_S = 2000
+CELL_LIMIT_S = 120  # in place of nbval's 2000
 AFTER_INTERRUPT_S = 5
 STACK = pytest.StashKey[ExitStack]()
 
@@ -37,7 +36,7 @@ class Lost(Exception):
 def pytest_configure(config: pytest.Config) -> None:
     if not (config.getoption("nbval", False) or config.getoption("nbval_lax", False)):
         return
-    if config.option.nbval_cell_timeout == NBVAL_DEFAULT_S:
+    if config.option.nbval_cell_timeout == 2000:
         config.option.nbval_cell_timeout = CELL_LIMIT_S
     if not config.option.nbval_kernel_name:
         config.option.nbval_current_env = True  # the kernel name stored in a notebook may exist nowhere
@@ -106,7 +105,8 @@ class GuardedCell(IPyNbCell):
         reply = self._gather(kernel, msg_id, limit_s)
         if reply is None:
             kernel.interrupt()  # for a traceback; whatever the cell makes of it, it has failed
-            self._gather(kernel, msg_id, AFTER_INTERRUPT_S)
+            with suppress(Lost):
+                self._gather(kernel, msg_id, AFTER_INTERRUPT_S)
             raise Lost(f"took longer than its limit of {limit_s:g} s")
         if any(payload.get("source") == "ask_exit" for payload in reply.get("payload", [])):
             raise Lost("ended its kernel (quit or exit)")
@@ -126,11 +126,10 @@ class GuardedCell(IPyNbCell):
                     message = kernel.get_message(channel, timeout=wait_s)
                     if message["parent_header"].get("msg_id") != msg_id:
                         continue
-                    if channel == "shell":
-                        reply = message["content"]
-                        continue
                     try:
-                        self.parent.client.process_message(message, self.fresh, self.cell_num)
+                        reply = message["content"] if channel == "shell" else reply
+                        if channel == "iopub":
+                            self.parent.client.process_message(message, self.fresh, self.cell_num)
                     except CellExecutionComplete:
                         idle = True
         return reply

@@ -77,18 +77,19 @@ value.item()
 # %% [markdown]
 # All of them know it: 7, everywhere, written over the tensor that you passed. No rank is special, so the call
 # needs no address. What it needs is that **every rank of the group makes it**. A rank that arrives early waits for
-# the last, because the sum isn't there before the last number is. Remember this sentence; the second half of
+# the last, because the sum is not there before the last number is. Remember this sentence; the second half of
 # the lesson is what happens when it is not true.
 #
 # $$\text{value}_r \leftarrow \sum_{s=0}^{p-1} \text{value}_s \qquad\text{for each rank } r$$
 
 # %% tags=["check"]
-assert [v.item() for v in ranks["value"]] == [7.0] * len(ranks)
+# %%px
+assert value.item() == 3.0 + 4.0
 
 # %% [markdown]
 # Who carries the numbers? On NVIDIA GPUs **NCCL** does, over NVLink, PCIe or the network, without asking the CPU.
-# Between processes on the CPU **gloo** does, over sockets. You write the same calls for both; times differ a
-# thousandfold, values and order do not. Your ranks use:
+# Between processes on the CPU **gloo** does, over sockets. You write the same calls for both; only the times differ.
+# Your ranks use:
 
 # %% tags=["nbval-ignore-output"]
 ranks
@@ -172,7 +173,7 @@ def step(batch):
 
 
 batch = torch.ones(0 if rank == 1 else 3, device=device)
-step(batch)
+batch = step(batch)
 
 # %% [markdown]
 # The others wait inside `all_reduce`, and on most machines they would wait until somebody kills them. Here a watcher
@@ -180,8 +181,8 @@ step(batch)
 # and raises `RanksStuck`.
 #
 # Read the report from the top. One sentence names the rank, the call and the line in your cell. The table says, for
-# each rank, the last call it *finished* and what it does *now*; `#7` is the seventh call on that group. The last
-# line is the rule that was broken. The groups are new afterwards, and your variables are still there.
+# each rank, the last call it *finished* and what it does *now*; `#2` is the second call on that group. Then come the rule
+# that was broken and what has been repaired: the groups are new, and your variables are still there.
 
 # %% tags=["check"]
 # %%px
@@ -218,7 +219,7 @@ else:
 # hand back wrong numbers.
 #
 # Each group has a queue of its own. That gives a second way to get stuck, with two groups over the same two
-# ranks. All ranks must help to make a group, also those that are not in it.
+# ranks. All ranks must help to make a group, also those that are not in it; `group_desc` is its name in reports.
 
 # %%
 # %%px
@@ -280,8 +281,9 @@ numbers = torch.ones(3 if rank == 0 else 4, device=device)
 dist.all_reduce(numbers, group=world)
 
 # %% [markdown]
-# Left alone, NCCL waits or returns garbage, and gloo ends the process without a word. The course compares operation, shape,
-# dtype, reduction and root of every call before a number moves, so here you get a sentence.
+# Left alone, such a call may wait, end the process without a word, or return garbage; which of them is a matter of sizes
+# and luck. Here every rank notes operation, shape, dtype, reduction and root of each call, and the notes are
+# compared, also when a cell seems to have ended well.
 
 # %% tags=["check"]
 # %%px
@@ -302,8 +304,17 @@ from tpcourse import check
 check.exercise(ranks, "ring_all_reduce")
 
 # %% [markdown]
-# An exercise fails until it is solved. **The task of this one is to write an all-reduce from send and
-# receive. Somebody calls PyTorch's instead. The numbers are right; does it pass?**
+# An exercise fails until it is solved.
+#
+# **The task of this one is to write an all-reduce from send and receive. Somebody calls PyTorch's instead. The numbers are
+# right; does it pass?**
+#
+# <details><summary>Hint (click)</summary>
+#
+# Hints look like this one. The first gives the idea, the last the first line of code. Here: the check reads the ledger too,
+# the list of everything that a rank sent.
+#
+# </details>
 
 # %%
 my_guess = ...
@@ -333,8 +344,8 @@ check.exercise(ranks, "ring_all_reduce")
 # them: same calls, same order, same shapes, on every rank of the group.
 #
 # **One case that fails.** Each rank has one number, and all of them want all numbers. `all_reduce` can do that: put your number
-# into an array of zeros, and add. The *ledger* counts the bytes that each rank sends; each rank lacks all numbers but
-# its own, and nobody can do with fewer bytes than are lacking.
+# into an array of zeros, and add. `ledger` counts the bytes that a rank sends. Each rank lacks every number but its own, so
+# those bytes must arrive, and no more need be sent.
 
 # %%
 # %%px

@@ -14,7 +14,6 @@ from queue import Queue
 import nbformat
 import psutil
 import pytest
-
 from lab_page import LabPage, error_of, text_of
 
 ROOT = Path(__file__).parents[2]
@@ -56,7 +55,8 @@ def lab(place) -> Iterator[Lab]:
     home.mkdir()
     env = {name: value for name, value in os.environ.items() if not name.startswith(("JUPYTER", "TPCOURSE", "XDG"))}
     env |= {"HOME": str(home), "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "tpcourse", "lab", "--no-browser", "--port=0", "--LabApp.expose_app_in_browser=True"]
+    options = ["--no-browser", "--port=0", "--LabApp.expose_app_in_browser=True"]
+    command = [sys.executable, "-m", "tpcourse", "lab", *options]
     process = subprocess.Popen(command, cwd=place, env=env, stderr=subprocess.PIPE, text=True)
     try:
         lines: list[str] = []

@@ -55,11 +55,18 @@ def build(
     if lessons is None:
         results += [Result(name, "stale", ["has no source; delete it"]) for name in orphans(root)]
     if not check and all(result.state != "failed" for result in results):
+        _write_all(root, results)
+    elif not check:
         for result in results:
-            if result.data:
-                write(root / result.path, result.data)
-                result.state = "written"
+            result.problems = result.problems or (["not written: another one failed"] if result.data else [])
     return results
+
+
+def _write_all(root: Path, results: list[Result]) -> None:
+    for result in results:
+        if result.data:
+            write(root / result.path, result.data)
+            result.state = "written"
 
 
 def _result(product: Product, check: bool, execute: bool | None, style: bool, kernels: Kernels) -> Result:

@@ -35,12 +35,7 @@ def complete(notebook: Notebook) -> None:
     for index, cell in enumerate(notebook.cells):
         if "nbgrader" not in cell.metadata:
             continue
-        meta = cell.metadata["nbgrader"]
-        if not isinstance(meta, dict):
-            raise AuthoringError(f"{where(cell, index)}: nbgrader must be a mapping, not {meta!r}")
-        defaults = {"grade": False, "solution": False, "task": False, "schema_version": SCHEMA}
-        meta = {**defaults, "cell_type": cell.cell_type, **meta}
-        meta.setdefault("locked", not meta["solution"] and not meta["task"])
+        meta = _completed(cell)
         problem = first_problem(meta, cell.cell_type)
         if not problem and seen[meta["grade_id"]]:
             problem = f"grade_id {meta['grade_id']!r} is used by an earlier cell"
@@ -51,6 +46,13 @@ def complete(notebook: Notebook) -> None:
         cell.metadata["deletable"] = False
         if meta["locked"]:
             cell.metadata["editable"] = False
+
+
+def _completed(cell: Cell) -> dict[str, Any]:
+    defaults = {"grade": False, "solution": False, "task": False, "schema_version": SCHEMA}
+    meta = {**defaults, "cell_type": cell.cell_type, **cell.metadata["nbgrader"]}
+    meta.setdefault("locked", not meta["solution"] and not meta["task"])
+    return meta
 
 
 def first_problem(meta: dict[str, Any], cell_type: str) -> str | None:

@@ -47,8 +47,9 @@ def clean(notebook: Notebook, name: str) -> None:
         if cell.source.strip():
             count += 1
             cell.execution_count = count
+        problem = _drop_widgets(cell)
         cell.outputs = [_clean_output(output, count) for output in _merged(cell.outputs)]
-        problem = _noise(cell)
+        problem = problem or _noise(cell)
         if problem:
             raise AuthoringError(f"{name}: {where(cell, index)}: its output holds {problem}")
 
@@ -74,14 +75,23 @@ def _clean_output(output: NotebookNode, count: int) -> NotebookNode:
         frames = [frame for frame in output.traceback if not FILE_FRAME.match(ANSI.sub("", frame))]
         output.traceback = frames
     data = output.get("data", {})
-    if WIDGET in data and SHOWN & set(data):
-        # The widget's state lives in the kernel. A saved view without it reads "Loading widget..." for ever,
-        # so the static picture of the same bundle is saved; running the cell brings the widget back.
-        del data[WIDGET]
     if "image/png" in data:
         data["image/png"] = strip_png(data["image/png"])
-    output.get("metadata", {}).pop(WIDGET, None)
     return output
+
+
+def _drop_widgets(cell: Cell) -> str | None:
+    # A widget's state lives in the kernel. A saved view without it reads "Loading widget..." for ever, so the
+    # static picture and the sentence beside it are saved; running the cell brings the widget back.
+    bundles = [output.get("data", {}) for output in cell.outputs]
+    widgets = [data for data in bundles if data.pop(WIDGET, None) is not None]
+    for output in cell.outputs:
+        output.get("metadata", {}).pop(WIDGET, None)
+    if widgets and not any(SHOWN & set(data) for data in bundles):
+        return "a widget without a static picture; display an image/png with it"
+    if any(re.match(r"\w+\(.*=", data.get("text/plain", "")) for data in widgets):
+        return f"the repr of a widget, `{_excerpt(widgets[0]['text/plain'], 0)}`; give it a sentence as text/plain"
+    return None
 
 
 def strip_png(text: str) -> str:
@@ -100,8 +110,6 @@ def strip_png(text: str) -> str:
 
 def _noise(cell: Cell) -> str | None:
     for output in cell.outputs:
-        if WIDGET in output.get("data", {}):
-            return "a widget without a static picture; add an image/png to what it displays"
         if output.get("name") == "stderr" and "allow-stderr" not in tags(cell):
             return f"text on stderr, `{_excerpt(output.text, 0)}` (tag allow-stderr if that is meant)"
         for text in _texts(output):

@@ -121,12 +121,11 @@ def _client(notebook: Notebook, folder: Path, limit_s: float) -> Any:
             self.at = cell_index
             return await super().async_execute_cell(cell, cell_index, *args, **kwargs)
 
-    resources = {"metadata": {"path": str(folder)}}
     return Client(
         notebook,
         kernel_name="python3",
         timeout=limit_s,
-        resources=resources,
+        resources={"metadata": {"path": str(folder)}},
         record_timing=False,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tpcourse.check.budget import Fault, first_fault
-from tpcourse.check.compare import first_difference
+from tpcourse.check.compare import first_difference, size_of
 from tpcourse.check.evidence import STUBBED, Evidence
 from tpcourse.check.misconceptions import Finding, likely
 from tpcourse.check.report import FAILED, NOT_JUDGED, PASSED, Line, Verdict
@@ -43,7 +43,7 @@ def values_fault(case: Evidence, may_change: tuple[str, ...] = ()) -> str:
     """What is wrong with the values of a case, in a sentence; empty if nothing is."""
     if not case.finished:
         return _unfinished(case)
-    for check in (_wrong_result, _wrong_kind):
+    for check in (_wrong_kind, _wrong_result):
         if text := check(case):
             return text
     for rank, outcome in enumerate(case.outcomes):
@@ -61,7 +61,7 @@ def _unfinished(case: Evidence) -> str:
     if raised:
         rank, error = raised[0]
         return f"rank {rank} of the group raised {error[:300]} (at {case.case})"
-    return f"at {case.case} it did not end: {case.failure}"
+    return f"at {case.case} it did not end; in ranks of the world: {case.failure}"
 
 
 def _wrong_result(case: Evidence) -> str:
@@ -69,7 +69,7 @@ def _wrong_result(case: Evidence) -> str:
     wrong = [rank for rank, difference in enumerate(found) if difference]
     if not wrong:
         return ""
-    worst = max(wrong, key=lambda rank: found[rank].size)
+    worst = max(wrong, key=lambda rank: size_of(found[rank]))
     who = "every rank" if len(wrong) == case.p else f"rank {', '.join(map(str, wrong))} of the group"
     return f"the result is wrong on {who} (at {case.case}); rank {worst}: {found[worst]}"
 
@@ -88,9 +88,11 @@ def _wrong_values(spec: Exercise, case: Evidence, cases: list[Evidence]) -> Verd
     fault = fault_of(spec, case)
     text = values_fault(case, spec.may_change)
     right_at = sorted({c.p for c in cases if c.right and c.p < case.p})
-    if right_at and case.finished:
+    if right_at and case.finished and not case.right:
         text += f" - and right at {' and '.join(map(str, right_at))} ranks"
-    second = Line("communication", FAILED, fault.text) if fault else Line("communication", NOT_JUDGED, "not judged")
+    second = Line("communication", NOT_JUDGED, NOT_JUDGED)
+    if case.finished:
+        second = Line("communication", *((FAILED, fault.text) if fault else (PASSED, spec.communication)))
     lines = [Line("values", FAILED, text), second]
     return _explained(spec, lines, Finding(case, fault, tuple(c for c in cases if c is not case)))
 

@@ -16,13 +16,15 @@ BY_HAND = frozenset({"send", "recv"})
 class Budget:
     """What the ranks of a case may send; lists have one entry per rank of the case, in group order.
 
-    `sent` and `messages` are upper bounds, `received` a lower one: what a rank does not hold has to arrive.
+    `sent` and `messages` are upper bounds, and so is `total` on the messages of all ranks together; `received` is a
+    lower one: what a rank does not hold has to arrive.
     `calls` replaces the bounds where torch's collectives are allowed: (operation, axis, bytes sent), each once.
     """
 
     sent: tuple[int, ...] = ()
     received: tuple[int, ...] = ()
     messages: tuple[int, ...] = ()
+    total: int | None = None
     rounds: int | None = None
     ring: bool = False
     calls: tuple[tuple[str, str, int], ...] = ()
@@ -40,7 +42,10 @@ def first_fault(evidence: Evidence, budget: Budget) -> Fault | None:
     """The first rule that the ranks' messages break, or None."""
     if budget.calls:
         return _calls_fault(evidence, budget.calls)
-    rules = (_operation_fault, _group_fault, _silence_fault, _bytes_fault, _messages_fault, _ring_fault, _rounds_fault)
+    rules = (
+        _operation_fault, _group_fault, _order_fault, _silence_fault, _bytes_fault, _messages_fault, _ring_fault,
+        _rounds_fault,
+    )  # fmt: skip
     found = (rule(evidence, budget) for rule in rules)
     return next((fault for fault in found if fault), None)
 
@@ -48,7 +53,9 @@ def first_fault(evidence: Evidence, budget: Budget) -> Fault | None:
 def _operation_fault(evidence: Evidence, budget: Budget) -> Fault | None:
     used = Counter(event.op for outcome in evidence.outcomes for event in outcome.events)
     others = sorted(set(used) - BY_HAND)
-    return Fault("collective", f"calls torch's {', '.join(others)}; only send and receive are allowed") if others else None
+    if not others:
+        return None
+    return Fault("collective", f"calls torch's {', '.join(others)}; only send and receive are allowed")
 
 
 def _group_fault(evidence: Evidence, budget: Budget) -> Fault | None:
@@ -61,6 +68,17 @@ def _group_fault(evidence: Evidence, budget: Budget) -> Fault | None:
 
 def _over(event: Any) -> str:
     return "the world" if event.axis == "world" else f"the group of ranks {', '.join(map(str, event.group))}"
+
+
+def _order_fault(evidence: Evidence, budget: Budget) -> Fault | None:
+    """Every rank waited for its first send before it began to receive: it ended only because messages were small."""
+    if not all(outcome.events and outcome.events[0].op == "send" for outcome in evidence.outcomes):
+        return None
+    for outcome in evidence.outcomes:
+        waited, receives = outcome.events[0].waited_s, [e.begin_s for e in outcome.events if e.op == "recv"]
+        if waited is None or not receives or waited > min(receives):
+            return None
+    return Fault("sends first", "every rank waits for its send to end before it receives")
 
 
 def _silence_fault(evidence: Evidence, budget: Budget) -> Fault | None:
@@ -85,7 +103,11 @@ def _bytes_fault(evidence: Evidence, budget: Budget) -> Fault | None:
 def _messages_fault(evidence: Evidence, budget: Budget) -> Fault | None:
     for rank, (outcome, most) in enumerate(zip(evidence.outcomes, budget.messages, strict=True)):
         if len(outcome.sends) > most:
-            return Fault("messages", f"rank {rank} of the group sent {len(outcome.sends)} messages, the budget is {most}")
+            text = f"rank {rank} of the group sent {len(outcome.sends)} messages, the budget is {most}"
+            return Fault("messages", text)
+    total = sum(len(outcome.sends) for outcome in evidence.outcomes)
+    if budget.total is not None and total > budget.total:
+        return Fault("messages", f"the ranks sent {total} messages together, the budget is {budget.total}")
     return None
 
 

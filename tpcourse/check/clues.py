@@ -26,10 +26,11 @@ class Wrong:
 def clue(wrong: Wrong) -> str:
     """A sentence on the likely misconception, or nothing."""
     if wrong.is_gradient and any(got is None for got in wrong.got):
-        return f"{wrong.name} never arrives: torch.distributed's collectives have no backward. Use a pair of tpcourse.conjugates."
+        fix = "use a pair of tpcourse.conjugates"
+        return f"{wrong.name} never arrives: torch.distributed's collectives have no backward; {fix}."
     if any(not isinstance(a, np.ndarray) or a.shape != b.shape for a, b in zip(wrong.got, wrong.expected, strict=True)):
         return ""
-    return next((text for test in (_owed, _factor, _bias, _permuted) if (text := test(wrong))), "")
+    return next((text for test in (_factor, _owed, _bias, _permuted) if (text := test(wrong))), "")
 
 
 def _owed(wrong: Wrong) -> str:
@@ -53,7 +54,8 @@ def _bias(wrong: Wrong) -> str:
         if isinstance(value, list) or wrong.is_gradient or value.shape != wrong.expected[0].shape[-value.ndim :]:
             continue
         if _all_close(wrong.got, [right + (wrong.p - 1) * value for right in wrong.expected]):
-            return f"{wrong.name} is too large by (p-1) x {name}: every rank adds {name} before the sum. Add it once, after the sum."
+            fix = "add it once, after the sum"
+            return f"{wrong.name} is too large by (p-1) x {name}: every rank adds {name} before the sum; {fix}."
     return ""
 
 

@@ -38,6 +38,11 @@ def first_difference(got: Any, expected: Any, tolerance: float = TOLERANCE) -> D
     return _value_difference(got, expected, tolerance)
 
 
+def size_of(difference: Difference | None) -> float:
+    """Its largest relative error; 0 if there is none."""
+    return difference.size if difference else 0.0
+
+
 def agree(got: Any, expected: Any) -> bool:
     """Whether two results agree in form, shape and value."""
     return first_difference(got, expected) is None

@@ -41,7 +41,7 @@ def whole(*shape: int) -> Layout:
 
 
 def split(*shape: int, dim: int) -> Layout:
-    """Rank r holds piece r of the tensor along `dim`, as even as possible; `shape` is the whole's (a result needs none)."""
+    """Rank r holds piece r of the tensor along `dim`, as even as possible; `shape` is the whole's."""
     if shape and not -len(shape) <= dim < len(shape):
         raise ValueError(f"dim = {dim} is not one of a tensor of {len(shape)} dims: use 0 to {len(shape) - 1}")
     return Layout("split", shape, dim)

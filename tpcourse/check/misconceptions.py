@@ -45,14 +45,20 @@ class Misconception:
     hint: str
 
 
-def by_fault(kind: str, name: str, sentence: str, hint: str) -> Misconception:
+NO_SUCH_RANK = ("is not a rank of this", "is not part of group", "is this rank itself", "Invalid destination rank")
+
+
+def by_fault(name: str, kind: str, sentence: str, hint: str) -> Misconception:
     """A misconception that the communication axis alone gives away."""
     return Misconception(name, lambda f: f.evidence.right and f.fault_kind == kind, sentence, hint)
 
 
 def by_outputs(name: str, wrong: Callable[[Evidence], list], sentence: str, hint: str) -> Misconception:
     """A misconception recognised by recomputing what the wrong algorithm returns."""
-    return Misconception(name, lambda f: f.evidence.finished and f.evidence.would_give(wrong(f.evidence)), sentence, hint)
+    def shows(finding: Finding) -> bool:
+        return finding.evidence.finished and finding.evidence.would_give(wrong(finding.evidence))
+
+    return Misconception(name, shows, sentence, hint)
 
 
 def likely(finding: Finding, known: tuple[Misconception, ...]) -> Misconception | None:
@@ -62,7 +68,7 @@ def likely(finding: Finding, known: tuple[Misconception, ...]) -> Misconception 
 
 SENDS_FIRST = Misconception(
     "sends first",
-    lambda f: f.all_wait_in_send,
+    lambda f: f.all_wait_in_send or f.fault_kind == "sends first",
     "Every rank waits in its send, so no rank gets to its receive: a send ends only when its receive is there.",
     "Post both before you wait for either: `exchange` does, and so does `dist.batch_isend_irecv`.",
 )
@@ -78,13 +84,15 @@ GENERAL = (
     Misconception(
         "shared memory",
         lambda f: "share memory" in f.error,
-        "What arrives is written into the memory that is still being sent: the chunk is overwritten before it has left.",
+        "What arrives is written into the memory that is still being sent: the chunk is overwritten "
+        "before it has left.",
         "Receive into a tensor of its own, `torch.empty_like(chunk)`, and copy or add it afterwards.",
     ),
     Misconception(
         "global ranks",
-        lambda f: any(words in f.error for words in ("not one of this group", "not part of group", "is this rank itself")),
-        "A rank was addressed that is not in the group, or is the sender itself: inside a group ranks count from 0 to p-1.",
+        lambda f: any(words in f.error for words in NO_SUCH_RANK),
+        "A rank was addressed that is not in the group, or is the sender itself: inside a group "
+        "ranks count from 0 to p-1.",
         "Take `dist.get_rank(group)` and `dist.get_world_size(group)`, and count modulo p.",
     ),
     Misconception(
@@ -108,13 +116,16 @@ GENERAL = (
     Misconception(
         "wrong group",
         lambda f: f.fault_kind == "group",
-        "The messages leave the group that was given: they need `group=`, and ranks of the group are not those of the world.",
-        "Pass `group=group` to every call. `exchange` takes ranks of the group; `dist.isend` takes `group_dst=` for them.",
+        "The messages leave the group that was given: they need `group=`, and ranks of the group are "
+        "not those of the world.",
+        "Pass `group=group` to every call. `exchange` takes ranks of the group; `dist.isend` takes "
+        "`group_dst=` for them.",
     ),
     Misconception(
         "nothing travels",
         lambda f: f.evidence.right and f.fault_kind == "silence",
-        "The values are right, and the ledger did not see them arrive: they came by another road than messages.",
+        "The values are right, and the ledger did not see them arrive: they came by another road "
+        "than messages.",
         "Let every element that a rank does not hold come from the rank that does.",
     ),
 )

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tpcourse.check.clues import Wrong, clue
-from tpcourse.check.compare import first_difference
+from tpcourse.check.compare import first_difference, size_of
 from tpcourse.check.evidence import RETURNED, Case, Outcome
 from tpcourse.check.layout import Layout
 from tpcourse.check.report import FAILED, PASSED, Line
@@ -76,14 +76,14 @@ class Problem:
         """Results, gradients and the loss's factors, as arrays (a list of arrays where each rank has another one)."""
         import torch
 
-        given = {name: _leaves(value) if isinstance(self.make[name], Layout) else value for name, value in values.items()}
+        given = {name: _leaves(v) if isinstance(self.make[name], Layout) else v for name, v in values.items()}
         output = self.reference(*given.values())
         outputs = [output] if len(self.results) == 1 else list(output)
         generator = np.random.default_rng(SEED)
         factors = [_map(lambda y: generator.uniform(0.5, 1.5, tuple(y.shape)), y) for y in outputs]
-        pairs = [(y, c) for ys, cs in zip(outputs, factors, strict=True) for y, c in zip(*map(_listed, (ys, cs)), strict=True)]
         if self.gradients:
-            sum((y * torch.from_numpy(c)).sum() for y, c in pairs).backward()  # type: ignore[union-attr]
+            flat = zip(_flat(outputs), _flat(factors), strict=True)
+            torch.stack([(y * torch.from_numpy(c)).sum() for y, c in flat]).sum().backward()
         results = [_map(lambda y: y.detach().numpy(), y) for y in outputs]
         return results, [_map(_gradient, given[name]) for name in self.gradients], factors
 
@@ -99,7 +99,8 @@ class Problem:
         arguments = [dict(zip(values, share, strict=True)) for share in zip(*shares, strict=True)]
         spread = [layout.on_ranks(c, case.p) for layout, c in zip(self.results, factors, strict=True)]
         cotangents = [list(share) for share in zip(*spread, strict=True)]
-        outcomes, failure, _ = collect(ranks, case, "run_same", self._portable(), case, arguments, cotangents, self.gradients)
+        call = (self._portable(), case, arguments, cotangents, self.gradients)
+        outcomes, failure, _ = collect(ranks, case, "run_same", *call)
         raised = next((f"rank {r} of the group raised {o.error}" for r, o in enumerate(outcomes) if o.error), "")
         if all(outcome.state == RETURNED for outcome in outcomes) and not failure:
             return outcomes, ""
@@ -119,7 +120,7 @@ class Problem:
         for index, name in enumerate(self.names):
             got = [outcome.result[index] for outcome in outcomes]
             found = [first_difference(a, b) for a, b in zip(got, expected[index], strict=True)]
-            rank = max(range(case.p), key=lambda r: found[r].size if found[r] else 0.0)  # type: ignore[union-attr]
+            rank = max(range(case.p), key=lambda r: size_of(found[r]))
             if found[rank] is None:
                 lines.append(Line(name, PASSED, "equal on every rank"))
                 continue
@@ -135,7 +136,8 @@ class Problem:
         for rank, outcome in enumerate(outcomes):
             made = Counter(event.op for event in outcome.events)
             if made != Counter(self.calls):
-                return [Line("communication", FAILED, f"rank {rank} calls {_counted(made)}; the budget is {_counted(self.calls)}")]
+                text = f"rank {rank} calls {_counted(made)}; the budget is {_counted(self.calls)}"
+                return [Line("communication", FAILED, text)]
         return [Line("communication", PASSED, _counted(self.calls))]
 
 
@@ -143,8 +145,8 @@ def _counted(calls: dict[str, int]) -> str:
     return ", ".join(f"{count} {op}" for op, count in sorted(calls.items()) if count) or "nothing"
 
 
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple) else [value]
+def _flat(values: list[Any]) -> list[Any]:
+    return [item for value in values for item in (value if isinstance(value, list | tuple) else [value])]
 
 
 def _map(function: Callable[[Any], Any], value: Any) -> Any:

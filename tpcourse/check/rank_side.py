@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Iterator
-from types import CodeType
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
+from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import RAISED, RETURNED, STUBBED, Case, Outcome
 from tpcourse.ledger import ledger
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
-PRIMITIVES = {"exchange", "send", "receive"}
 _STORE = "_tpcourse_check"  # a plain dict among the rank's names: groups in it are renewed after a hang
 
 
@@ -145,24 +143,6 @@ def last_outcome() -> Outcome | None:
 def forget() -> None:
     """Drop the last outcome, so that a rank that never begins has none."""
     _last().clear()
-
-
-def borrowed_kernel(function: Any) -> str:
-    """The name of a finished kernel of `tpcourse.wire` that the answer is, or uses; empty if there is none."""
-    names, seen = list(_names(getattr(function, "__code__", None))), getattr(function, "__globals__", {})
-    candidates = [function, *(seen.get(name) for name in names)]
-    for found in candidates:
-        module, name = getattr(found, "__module__", None) or "", getattr(found, "__name__", "")
-        if module.startswith("tpcourse.wire") and name not in PRIMITIVES:
-            return f"tpcourse.wire.{name}"
-    return ""
-
-
-def _names(code: Any) -> Iterator[str]:
-    if isinstance(code, CodeType):
-        yield from code.co_names
-        for constant in code.co_consts:
-            yield from _names(constant)
 
 
 def own_group(parts: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, ...]:

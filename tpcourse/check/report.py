@@ -72,5 +72,5 @@ def _row(label: str, mark: str, text: str) -> str:
     rest = " " * len(first)
     paragraphs = text.splitlines() or [""]
     wrapped = [textwrap.fill(paragraphs[0], _WIDTH, initial_indent=first, subsequent_indent=rest)]
-    wrapped += [textwrap.fill(line, _WIDTH, initial_indent=rest, subsequent_indent=rest + "  ") for line in paragraphs[1:]]
+    wrapped += [textwrap.fill(line, _WIDTH, initial_indent=rest, subsequent_indent=rest) for line in paragraphs[1:]]
     return "\n".join(wrapped)

@@ -53,7 +53,7 @@ def find(name: str) -> Exercise:
 
 @contextmanager
 def quiet(ranks: Any, patience_s: float) -> Iterator[None]:
-    """Short patience, as a check's inputs are tiny; and nothing shown of what the ranks print, as a check is one block."""
+    """Short patience, as inputs are tiny; and nothing shown of what the ranks print, as a check is one block."""
     with ranks.patient(min(ranks.patience, patience_s)), capture_output():
         yield
 
@@ -107,9 +107,7 @@ def run_case(ranks: Any, spec: Exercise, case: Case, inputs: list[dict[str, Any]
 
 
 def collect(ranks: Any, case: Case, function: str, *args: Any) -> tuple[list[Outcome], str, str]:
-    """Call `function` in the ranks and return the outcomes of the case's ranks, a sentence if it failed, and its kind."""
-    from tpcourse.check import rank_side
-
+    """Call `function` in the ranks: the outcomes of the case's ranks, a sentence if it failed, and the error's name."""
     ranks.run(in_rank, "forget")
     try:
         results, failure, kind = ranks.run(in_rank, function, *args), "", ""

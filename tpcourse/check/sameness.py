@@ -31,7 +31,7 @@ def same(
     operation -> how often a rank calls it, forward and backward together.
 
     Shapes: with `each`, the default, the reference gets and returns a list with one tensor for each rank.
-    Raises: CheckFailed that names each wrong tensor with its largest relative error; ValueError for names that do not fit.
+    Raises: CheckFailed that names each wrong tensor with its largest relative error; ValueError if names do not fit.
     """
     make = {"x": each(5, 3)} if make is None else make
     results = (result,) if isinstance(result, Layout) else tuple(result)

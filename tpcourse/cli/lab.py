@@ -1,13 +1,20 @@
 """`tpcourse lab`: JupyterLab on the course, with the fork server beside it."""
 
 import argparse
+import json
 import logging
 import os
+import signal
 import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tpcourse.cli.course import course_root, notebook
+
+SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
 
 def run(args: argparse.Namespace) -> int:
@@ -16,9 +23,21 @@ def run(args: argparse.Namespace) -> int:
 
     root = course_root()
     page = notebook(root, args.lesson).relative_to(root).as_posix()
-    with preload_server():
+    with preload_server(), no_pop_up():
         serve(root, page, args.rest)
     return 0
+
+
+@contextmanager
+def no_pop_up() -> Iterator[None]:
+    """Turn off JupyterLab's question about news, without touching the user's settings."""
+    with tempfile.TemporaryDirectory(prefix="tpcourse-lab-") as folder:
+        config = Path(folder, "labconfig")
+        config.mkdir()
+        (config / "default_setting_overrides.json").write_text(json.dumps(SETTINGS))
+        given = os.environ.get("JUPYTER_CONFIG_PATH")
+        os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(filter(None, [folder, given]))
+        yield
 
 
 def options(root: Path, page: str) -> list[str]:
@@ -27,10 +46,8 @@ def options(root: Path, page: str) -> list[str]:
         f"--ServerApp.root_dir={root}",
         f"--LabApp.default_url=/lab/tree/{page}",
         "--ServerApp.ip=127.0.0.1",         # by address: works where names do not resolve
-        "--LabApp.news_url=None",           # no pop-up that asks about news
         "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
         "--KernelManager.transport_encryption=auto",    # other users of the machine cannot read along
-        "--ServerApp.answer_yes=True",      # one Ctrl-C ends it, without a question
     ]
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         given.append("--allow-root")
@@ -45,6 +62,8 @@ def serve(root: Path, page: str, rest: list[str]) -> None:
         logging.disable(logging.WARNING)
     app = LabApp.initialize_server([*options(root, page), *rest])
     app.log.addFilter(_not_the_banner)
+    for number in (signal.SIGINT, signal.SIGTERM):      # one Ctrl-C ends it, without a question
+        signal.signal(number, lambda *_: app.stop(from_signal=True))
     print(f"The course is at {address(app)}\nCtrl-C ends it, with all ranks.", file=sys.stderr, flush=True)
     app.start()
 

@@ -32,13 +32,17 @@ class Lesson:
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         import nbformat
+        from jupyter_client.kernelspec import KernelSpecManager
+        from jupyter_client.manager import AsyncKernelManager
         from nbclient import NotebookClient
 
         self.path, self.num_checks = path, 0
         self.cells = nbformat.read(path, as_version=4).cells
         book = nbformat.v4.new_notebook(cells=self.cells)
         where = {"metadata": {"path": str(path.parent.absolute())}}
-        self.client = NotebookClient(book, timeout=timeout_s, kernel_name="python3", resources=where)
+        here = KernelSpecManager(kernel_dirs=[])     # this Python, not one that a file in the home calls python3
+        kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=here)
+        self.client = NotebookClient(book, km=kernel, timeout=timeout_s, resources=where)
 
     def execute(self) -> bool:
         """Run every cell; stop at the first that fails, and say which and why."""

@@ -30,6 +30,7 @@ def _doctor(commands: "argparse._SubParsersAction") -> None:
     more = "Exit status 1 if something that the course needs fails."
     parser = _add(commands, "doctor", "says what will work on this machine and what will not", more)
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the lines")
+    parser.add_argument("--timeout", type=float, default=8, metavar="S", help="seconds for the ranks (default 8)")
     parser.add_argument("--clean", action="store_true", help="end processes that a dead notebook of yours left behind")
 
 

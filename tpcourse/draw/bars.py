@@ -1,6 +1,7 @@
 """Which bytes each rank holds, beside the formula."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.patches import Patch
@@ -34,29 +35,38 @@ def memory_bars(
     """
     said = [] if formula is None else [formula] if isinstance(formula, Mapping) else list(formula)
     _require(per_rank, said)
-    bars = [(1.0 * rank, held, colour(rank), False) for rank, held in enumerate(per_rank)]
-    if len(said) == 1:
-        bars.append((len(bars) + 0.15, said[0], GREY, True))
-    elif said:
-        bars = [(2.1 * bar[0], *bar[1:]) for bar in bars]
-        bars += [(2.1 * rank + 0.85, held, GREY, True) for rank, held in enumerate(said)]
+    bars = _places(per_rank, said)
     ax = plot_axes(ax, "memory", min(9.2, 2.9 + 0.72 * len(bars)), 3.8)
-    largest = max(sum(held.values()) for _, held, _, _ in bars) or 1.0
+    largest = max(sum(bar.held.values()) for bar in bars) or 1.0
     unit, name = next(((u, n) for u, n in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if largest >= u), (1.0, "B"))
-    for x, held, fill, claimed in bars:
-        _bar(ax, x, {kind: size / unit for kind, size in held.items()}, fill, claimed, largest / unit)
-    ticks = {x: f"rank\n{rank}" for rank, (x, *_) in enumerate(bars[: len(per_rank)])}
-    ticks |= {bars[-1][0]: "formula"} if len(said) == 1 else {}
+    for x, held, fill in bars:
+        _bar(ax, x, {kind: size / unit for kind, size in held.items()}, fill, largest / unit)
+    ticks = {bar.x: f"rank\n{rank}" for rank, bar in enumerate(bars[: len(per_rank)])}
+    ticks |= {bars[-1].x: "formula"} if len(said) == 1 else {}
     ax.set_xticks(list(ticks), list(ticks.values()))
-    ax.set(ylabel=f"memory ({name})", ylim=(0, 1.1 * largest / unit), xlim=(-0.6, bars[-1][0] + 0.6))
+    ax.set(ylabel=f"memory ({name})", ylim=(0, 1.1 * largest / unit), xlim=(-0.6, bars[-1].x + 0.6))
     ax.tick_params(axis="x", length=0)
-    _legend(ax, [kind for kind in KINDS if any(held.get(kind) for _, held, _, _ in bars)], bool(said))
+    _legend(ax, [kind for kind in KINDS if any(bar.held.get(kind) for bar in bars)], bool(said))
     return ax
 
 
-def _bar(ax: Axes, x: float, held: Bytes, fill: str, claimed: bool, largest: float) -> None:
+class Bar(NamedTuple):
+    x: float
+    held: Bytes
+    fill: str  # GREY: what the formula says
+
+
+def _places(per_rank: Sequence[Bytes], said: list[Bytes]) -> list[Bar]:
+    """The ranks' bars, then the formula's: one at the end, or one beside each rank."""
+    pitch = 2.1 if len(said) > 1 else 1.0
+    bars = [Bar(pitch * rank, held, colour(rank)) for rank, held in enumerate(per_rank)]
+    first = len(per_rank) + 0.15 if len(said) == 1 else 0.85
+    return bars + [Bar(first + pitch * rank, held, GREY) for rank, held in enumerate(said)]
+
+
+def _bar(ax: Axes, x: float, held: Bytes, fill: str, largest: float) -> None:
     """One bar from the bottom up, with the numbers that fit."""
-    base, style = 0.0, {"linestyle": "--" if claimed else "-", "linewidth": 0.8, "edgecolor": TEXT}
+    base, style = 0.0, {"linestyle": "--" if fill == GREY else "-", "linewidth": 0.8, "edgecolor": TEXT}
     for kind, strength in KINDS.items():
         size, shade = held.get(kind, 0), tint(fill, strength)
         if size:

@@ -25,7 +25,7 @@ from tpcourse.draw.palette import (
 from tpcourse.draw.rounds import Band, Logs, Message, bands, placed, steps, unmatched
 from tpcourse.draw.shapes import arrow, notes, rank_label
 
-LEFT, HALF, MOST_CELLS = 1.0, 0.11, 32
+LEFT, HALF, MOST_CELLS = 1.0, 0.11, 16
 
 
 class Layout(NamedTuple):
@@ -55,21 +55,13 @@ def messages(log: Logs, ax: Axes | None = None, first_step: int = 0) -> Axes:
     """
     sent, collective = placed(steps(log)), bands(log)
     total = 1 + max([m.step for m in sent] + [band.step for band in collective], default=-1)
-    if not total:
-        count = plural(unmatched(log)[1], "receive")
-        raise ValueError(f'the log holds {count} and no send: give the logs of all ranks, ranks["log"]')
-    if not 0 <= first_step < total:
-        raise ValueError(f"first_step = {first_step}, but the run has {plural(total, 'step')}: choose 0 to {total - 1}")
+    _require(log, first_step, total)
     layout, lines = _layout(sent, collective, first_step, total), _remarks(log, bool(sent), bool(collective))
     end = first_step + layout.number
     if layout.number < total:
         lines.append(f"Steps {first_step} to {end - 1} of {total} are drawn; first_step={end % total} shows others.")
-    lines += [f"One cell is {layout.unit:,} elements."] * (layout.unit > 1)
-    height, foot = len(layout.ranks) * layout.row + 0.76 + 0.19 * len(lines), 0.16 + 0.19 * len(lines)
-    bottom = -len(layout.ranks) * layout.row - foot + 0.1
-    ax = sheet(ax, "messages", max(7.0, layout.x(layout.number) + 0.3), height, bottom)
-    ax.text(0.1, bottom + height - 0.1, _title(sent, collective, total), va="top", size=LARGE)
-    notes(ax, lines, y=bottom + 0.1)
+    lines += _scale(layout)
+    ax = _sheet(ax, layout, _title(sent, collective, total), lines)
     _strips(ax, layout, first_step, bool(sent))
     for m in sent:
         if first_step <= m.step < end:
@@ -77,6 +69,23 @@ def messages(log: Logs, ax: Axes | None = None, first_step: int = 0) -> Axes:
     for band in collective:
         if first_step <= band.step < end:
             _band(ax, layout, band, band.step - first_step)
+    return ax
+
+
+def _require(log: Logs, first_step: int, total: int) -> None:
+    if not total:
+        count = plural(unmatched(log)[1], "receive")
+        raise ValueError(f'the log holds {count} and no send: give the logs of all ranks, ranks["log"]')
+    if not 0 <= first_step < total:
+        raise ValueError(f"first_step = {first_step}, but the run has {plural(total, 'step')}: choose 0 to {total - 1}")
+
+
+def _sheet(ax: Axes | None, layout: Layout, title: str, lines: list[str]) -> Axes:
+    """A sheet with room for title and steps above the strips, which begin at 0, and for the notes below them."""
+    strips, foot = len(layout.ranks) * layout.row, 0.06 + 0.19 * len(lines)
+    ax = sheet(ax, "messages", max(7.0, layout.x(layout.number) + 0.3), strips + foot + 0.7, -strips - foot)
+    ax.text(0.1, 0.6, title, va="top", size=LARGE)
+    notes(ax, lines, y=-strips - foot + 0.1)
     return ax
 
 
@@ -90,8 +99,20 @@ def _layout(sent: list[Message], collective: list[Band], first_step: int, total:
     size = max(1, *sizes)
     return Layout(
         ranks, count, min(1.7, room / count), max(0.66, min(1.0, 4.8 / len(ranks))), size,
-        gcd(*marks) if size > 12 else 1,
+        _unit(gcd(*marks), size),
     )  # fmt: skip
+
+
+def _unit(common: int, size: int) -> int:
+    """Elements in a cell: a divisor of every offset and length, as small as at most MOST_CELLS cells allow."""
+    fitting = (common // k for k in range(MOST_CELLS, 0, -1) if common % k == 0 and size * k <= MOST_CELLS * common)
+    return next(fitting, common)
+
+
+def _scale(layout: Layout) -> list[str]:
+    if layout.size > MOST_CELLS * layout.unit:
+        return [f"Drawn to scale: a strip is {layout.size:,} elements."]
+    return [f"One cell is {layout.unit:,} elements."] * (layout.unit > 1)
 
 
 def _title(sent: list[Message], collective: list[Band], total: int) -> str:
@@ -145,10 +166,11 @@ def _message(ax: Axes, layout: Layout, m: Message, step: int) -> None:
     leave = [layout.y(m.src, m.first), layout.y(m.src, m.first + m.num)]
     arrive = [layout.y(m.dst, m.lands), layout.y(m.dst, m.lands + m.num)]
     _elements(ax, layout, m.src, start - HALF, m.first, m.num, {"facecolor": fill, "edgecolor": PAPER, "gid": "sent"})
-    hatched = {"facecolor": fill, "edgecolor": PAPER, "hatch": hatch(m.src), "gid": "arrived"}
-    _elements(ax, layout, m.dst, end, m.lands, m.num, hatched)
-    corners = [(start, leave[0]), (end, arrive[0]), (end, arrive[1]), (start, leave[1])]
-    ax.add_patch(Polygon(corners, facecolor=fill, alpha=0.16, edgecolor="none", zorder=1))
+    if not m.alone:
+        hatched = {"facecolor": fill, "edgecolor": PAPER, "hatch": hatch(m.src), "gid": "arrived"}
+        _elements(ax, layout, m.dst, end, m.lands, m.num, hatched)
+        corners = [(start, leave[0]), (end, arrive[0]), (end, arrive[1]), (start, leave[1])]
+        ax.add_patch(Polygon(corners, facecolor=fill, alpha=0.16, edgecolor="none", zorder=1))
     arrow(ax, (start, sum(leave) / 2), (end, sum(arrive) / 2), m.src, dashed=m.alone)
     box = {"boxstyle": "round,pad=0.1", "facecolor": PAPER, "edgecolor": "none", "alpha": 0.85}
     text = f"{m.first}:{m.first + m.num}" if m.num != 1 else f"{m.first}"

@@ -32,17 +32,23 @@ def grid(shape: Sequence[int], names: Sequence[str], ax: Axes | None = None) -> 
         fill = colour(rank)
         ax.add_patch(Rectangle((x - SIZE / 2, y - SIZE / 2), SIZE, SIZE, facecolor=fill, gid="rank", zorder=2))
         ax.text(x, y, str(rank), ha="center", va="center_baseline", size=NORMAL + 3, weight="bold", color=ink(fill))
+    _groups(ax, (rows, columns), ("", *names)[-2:], left, foot)
+    return ax
+
+
+def _groups(ax: Axes, shape: tuple[int, int], names: Sequence[str], left: float, foot: float) -> None:
+    """Outlines and names of the groups: rows, and columns where the first axis has a name."""
+    rows, columns = shape
     for row in range(rows):
         y = foot + (rows - row - 0.5) * PITCH
         _outline(ax, (left + 0.05, y - 0.38), (columns * PITCH - 0.1, 0.76), "-")
         members = ", ".join(str(row * columns + c) for c in range(columns))
-        ax.text(left + columns * PITCH + 0.08, y, f"{names[-1]}: {members}", va="center")
-    for column in range(columns * (len(shape) == 2)):
+        ax.text(left + columns * PITCH + 0.08, y, f"{names[1]}: {members}", va="center")
+    for column in range(columns if names[0] else 0):
         x = left + (column + 0.5) * PITCH
         _outline(ax, (x - 0.34, foot + 0.03), (0.68, rows * PITCH - 0.06), (0, (4, 2)))
         members = ",".join(str(r * columns + column) for r in range(rows))
         ax.text(x, foot - 0.08, f"{names[0]}: {members}", ha="center", va="top")
-    return ax
 
 
 def _outline(ax: Axes, corner: tuple[float, float], size: tuple[float, float], line: object) -> None:

@@ -14,6 +14,15 @@ from torch.distributed import device_mesh, distributed_c10d
 
 TIME_OUT = timedelta(minutes=15)  # far above any patience: the watcher, not torch, ends a wait
 
+SETTINGS = {
+    "gloo": {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"},
+    "nccl": {
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # torch would end the process
+        "TORCH_NCCL_ENABLE_MONITORING": "0",
+        "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
+    },
+}
+
 
 class Groups:
     """Joins the world, remembers every sub-group in the order of creation, and can make all of them again."""
@@ -22,8 +31,8 @@ class Groups:
         self.backend, self.device = backend, device
         self.made: list[tuple[str, tuple, dict, Any]] = []
         self.making: str | None = None
-        if backend == "gloo":
-            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+        for variable, value in SETTINGS[backend].items():
+            os.environ.setdefault(variable, value)
         for name in ("new_group", "split_group"):
             if hasattr(distributed_c10d, name):
                 self._remember(name)

@@ -63,6 +63,7 @@ class Rank:
 
     def start(self, run: Callable[[Capture], Any]) -> Job:
         """Run a job on the worker."""
+        ledger.reset_fingerprints()
         self.job = Job(run, self._begin)
         self.worker.submit(self.job)
         return self.job
@@ -82,13 +83,21 @@ class Rank:
         with capturing(self.shell, capture, self.usual, quiet), _no_traceback(self.shell):
             result = self.shell.run_cell(source, store_history=False)
             error = result.error_before_exec or result.error_in_exec
+            self._finish_device()
         if error is not None:
             raise error
 
     def run_call(self, function: Callable[..., Any], args: tuple, kwargs: dict, capture: Capture) -> Any:
         """Call a function; its value travels to the notebook, tensors by way of the CPU."""
         with capturing(self.shell, capture, self.usual):
-            return portable(function(*args, **kwargs))
+            value = portable(function(*args, **kwargs))
+            self._finish_device()
+            return value
+
+    def _finish_device(self) -> None:
+        """A cell ends when its GPU work has: so a call that nobody answers is told by the cell that made it."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
 
     def reply(self, source: str = "") -> dict[str, Any]:
         """What the notebook is told of the running job: all of it when done, else the state."""

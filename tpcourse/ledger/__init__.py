@@ -98,7 +98,7 @@ def reset_fingerprints() -> None:
 
 
 def reset() -> None:
-    """Forget groups, numbers and calls: for after the groups were torn down. Open logs keep what they have."""
+    """Forget groups, numbers and calls, once the groups were torn down; open logs keep what they have."""
     _recorder().reset()
 
 
@@ -108,7 +108,7 @@ def register_cell(filename: str, number: int, shift: int = 0) -> None:
 
 
 def set_main_thread(ident: int | None) -> None:
-    """Name the thread that runs cells: where a call comes from whose own thread has no code of the learner."""
+    """Name the thread that runs cells; calls from threads without the learner's code get its line."""
     _recorder().places.main_thread = ident
 
 

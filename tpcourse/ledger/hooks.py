@@ -1,8 +1,8 @@
 """Where the ledger listens: every `c10d::` operator, every wait, and coalescing.
 
-Each operator gets a kernel at the dispatch key BackendSelect, which comes after autograd and before the backends.
-It sees `torch.distributed`, functional collectives, DTensor and DDP's reducer, in every thread; `redispatch` lets
-go of the GIL, so that other threads can read the ledger while the call is stuck.
+Each operator gets a kernel at the dispatch key BackendSelect, which comes after autograd and before backends.
+It sees `torch.distributed`, functional collectives, DTensor and DDP's reducer, in every thread; `redispatch`
+lets go of the GIL, so that other threads can read the ledger while the call is stuck.
 """
 
 from __future__ import annotations
@@ -36,6 +36,9 @@ class Hooks:
         self._replace(dist.Work, "wait", self._wait)
         self._replace(dist.ProcessGroup, "_start_coalescing", self._start_coalescing)
         self._replace(dist.ProcessGroup, "_end_coalescing", self._end_coalescing)
+        if torch.cuda.is_available():
+            self._replace(torch.cuda.CUDAGraph, "capture_begin", functools.partial(self._capture, step=1))
+            self._replace(torch.cuda.CUDAGraph, "capture_end", functools.partial(self._capture, step=-1))
 
     def remove(self) -> None:
         """Take every hook out again."""
@@ -75,7 +78,7 @@ class Hooks:
         try:
             boxed = out[-1] if isinstance(out, (tuple, list)) and out else out
             work = None if boxed is None or isinstance(boxed, (tuple, list)) else self._unbox(boxed)
-            if call.is_device and _is_capturing():
+            if call.is_device and self._recorder.pending.captures:
                 self._recorder.leave(call)
                 self._recorder.finish(call)
             else:
@@ -123,12 +126,17 @@ class Hooks:
 
         return end
 
+    def _capture(self, original: Callable[..., Any], step: int) -> Callable[..., Any]:
+        pending = self._recorder.pending
 
-def _is_capturing() -> bool:
-    """Whether a CUDA graph is recorded now: asking for an end would break it."""
-    import torch
+        def begin_or_end(graph: Any, *args: Any, **kwargs: Any) -> Any:
+            pending.captures += max(step, 0)
+            try:
+                return original(graph, *args, **kwargs)
+            finally:
+                pending.captures += min(step, 0)
 
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
+        return begin_or_end
 
 
 def _mark(call: Call) -> Any:

@@ -43,6 +43,7 @@ class Pending:
     def __init__(self, finish: Callable[[Call, Handle], None]) -> None:
         self._finish = finish
         self._handles: dict[int, Handle] = {}
+        self.captures = 0       # CUDA graphs being recorded: a question to the device would break them
 
     def add(self, handle: Handle) -> None:
         """Follow a handle; beyond 512 the oldest is given up, and its end stays unknown."""
@@ -81,14 +82,17 @@ class Pending:
             handle = None if key is None else self._handles.pop(key, None)
             if key is not None and handle is not None:
                 self._handles[key] = handle
-                self._look(handle)
+                self.look(handle)
 
     def poll(self) -> None:
         """Look at every handle."""
         for handle in self.handles():
-            self._look(handle)
+            self.look(handle)
 
-    def _look(self, handle: Handle) -> None:
+    def look(self, handle: Handle) -> None:
+        """Look at one handle."""
+        if handle.is_device and self.captures:
+            return
         try:
             if handle.is_done():
                 self.end(handle)

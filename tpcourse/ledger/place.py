@@ -12,7 +12,9 @@ from typing import NamedTuple
 
 HERE = os.path.dirname(os.path.abspath(__file__)) + os.sep
 OURS = os.path.dirname(os.path.dirname(HERE)) + os.sep
+TOOLS = os.path.join("wire", "exchange.py")             # what collectives by hand are made of: never the maker's name
 LEARNER, COURSE, LIBRARY, TORCH, HIDDEN = range(5)      # kinds of files
+COMPREHENSIONS = ("<listcomp>", "<setcomp>", "<dictcomp>", "<genexpr>")
 WAITS_IN_CPP = ("autograd/graph.py", "distributed/utils.py", "nn/parallel/distributed.py")
 
 
@@ -59,9 +61,8 @@ class Places:
             is_blocking |= code.co_name in ("send", "recv")
             frame = frame.f_back
         found = self.learner_frame(frame) or self.learner_frame(self._main_frame())
-        function = "" if frame is None else frame.f_code.co_name
         line = "" if found is None else self.place(found)
-        return Origin(line, "<module>" if function.startswith("<cell") else function, is_blocking, is_cpp)
+        return Origin(line, _function(frame), is_blocking, is_cpp)
 
     def learner_frame(self, frame: FrameType | None) -> FrameType | None:
         """The innermost frame of a cell; without cells, of a file outside torch, the course and libraries."""
@@ -82,6 +83,14 @@ class Places:
         return sys._current_frames().get(self.main_thread or 0)
 
 
+def _function(frame: FrameType | None) -> str:
+    """The function of a frame; one that a comprehension stands in, and "<module>" for a cell itself."""
+    while frame is not None and frame.f_code.co_name in COMPREHENSIONS:     # frames until 3.12
+        frame = frame.f_back
+    name = "" if frame is None else frame.f_code.co_name
+    return "<module>" if name.startswith("<cell") else name
+
+
 class Kinds(dict[str, int]):
     """File name -> kind of file, found out once."""
 
@@ -97,7 +106,7 @@ def _kind_of(filename: str) -> int:
     if path.startswith(HERE):
         return HIDDEN
     if path.startswith(OURS):
-        return COURSE
+        return LIBRARY if path.endswith(TOOLS) else COURSE
     if path.startswith(os.path.dirname(os.path.abspath(torch.__file__)) + os.sep):
         return TORCH
     if {"site-packages", "dist-packages"} & set(Path(path).parts) or filename.startswith("<frozen"):

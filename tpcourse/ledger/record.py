@@ -101,7 +101,7 @@ class Recorder:
             call.number = self.board.write(event, is_waited=True)
 
     def returned(self, call: Call, work: Any, marker: Any) -> None:
-        """Note that the operator returned: with a work to wait for, a mark on the device's stream, or done."""
+        """Note that the operator returned: with a work to wait for, a mark on its stream, or done."""
         self.blocked.pop(call.thread, None)
         if self.board is not None and not call.stays_waited:
             self.board.waited(call.number, False)
@@ -146,7 +146,9 @@ class Recorder:
         now = monotonic()
         for call in handle.calls:
             call.event.waited_s = now
-        if not handle.is_device or handle.is_done():
+        if handle.is_device:
+            self.pending.look(handle)
+        else:
             self.pending.end(handle)
 
     def finish(self, call: Call, handle: Handle | None = None) -> None:

@@ -46,6 +46,7 @@ def controller(folder: str) -> None:
     from ipyparallel.controller.dictdb import NoDB
 
     controller_app.time = _NoSleep()
+    os.umask(0o077)
 
     class Controller(controller_app.IPController):
         numbers = iter(range(1, 1000))

@@ -74,6 +74,10 @@ class Cluster:
         alive = set(self.client.ids)
         return {rank: "its engine left the cluster" for rank, number in enumerate(self.ids) if number not in alive}
 
+    def last_words(self, rank: int) -> str | None:
+        """What a rank's C++ code said when it ended the process, if it said anything."""
+        return None
+
     def kill(self, ranks: list[int]) -> None:
         """End the processes of ranks."""
         raise RuntimeError("ranks of a cluster that was passed in are ended by whoever started it")
@@ -129,6 +133,11 @@ class LocalCluster(Cluster):
         died = self.session.look()
         return {rank: died[pid] for rank, pid in enumerate(self.pids) if pid in died}
 
+    def last_words(self, rank: int) -> str | None:
+        path = self.session.folder / f"{self.pids[rank]}.log"
+        lines = path.read_text(errors="replace").splitlines() if path.exists() else []
+        return next((line.split("what():", 1)[1].strip() for line in reversed(lines) if "what():" in line), None)
+
     def kill(self, ranks: list[int]) -> None:
         self.session.kill([self.pids[rank] for rank in ranks])
         end = time.monotonic() + 5
@@ -149,7 +158,9 @@ class LocalCluster(Cluster):
         return str(self.session.folder / f"board-{rank}")
 
     def store(self, generation: int) -> str:
-        return str(self.session.folder / f"store-{generation}")
+        path = self.session.folder / f"store-{generation}"
+        path.touch(mode=0o600)
+        return str(path)
 
     def close(self) -> None:
         super().close()

@@ -18,6 +18,7 @@ def make_folder(kind: str) -> Path:
     try:
         folder = Path(tempfile.mkdtemp(prefix=f"tpcourse-{os.getuid()}-{kind}-", dir=root))
         note = {"pid": os.getpid(), "started": started(os.getpid())}
+        (folder / "owner.json").touch(mode=0o600)
         (folder / "owner.json").write_text(json.dumps(note))
     except OSError as error:
         raise OSError(

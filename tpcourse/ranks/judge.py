@@ -34,7 +34,9 @@ def _stuck(ranks: Any, run: Run) -> BaseException:
 
     report = diagnose(_states(ranks, run))
     kind = RankDied if run.died else RanksStuck
-    return kind(f"{report}\n{_repair(ranks, run)}", report)
+    words = {rank: text for rank in run.died if (text := ranks.cluster.last_words(rank))}
+    said = [f"Last words of {show.names(who)}: {text}" for who, text in show.grouped(words)]
+    return kind("\n".join([str(report), *said, _repair(ranks, run)]), report)
 
 
 def _stopped(ranks: Any, run: Run) -> BaseException:

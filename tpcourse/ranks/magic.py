@@ -26,7 +26,7 @@ def register(running: Callable[[], list[Any]]) -> None:
             raise RuntimeError("no ranks are running: call `ranks = start_ranks()` first")
         ranks = running()[0]
         targets, rest = parse_line(line) if cell is not None else (None, line)
-        source = rest if cell is None else "\n" + cell  # line numbers as the notebook shows them
+        source = rest if cell is None else numbered(cell)
         live = Live()
         try:
             ranks.run_cell(source, shell.execution_count, targets, live)
@@ -34,6 +34,11 @@ def register(running: Callable[[], list[Any]]) -> None:
             live.end()
 
     shell.register_magic_function(px, "line_cell", "px")
+
+
+def numbered(cell: str) -> str:
+    """The body of a cell with its lines numbered as the notebook shows them: the magic is line 1."""
+    return cell if cell.lstrip().startswith("%%") else "#\n" + cell
 
 
 def parse_line(line: str) -> tuple[str | None, str]:

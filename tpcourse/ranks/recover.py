@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
-LEAVE_S = 3.0  # a rank that cannot leave its groups within this time is killed
+LEAVE_S = 8.0  # a rank that cannot leave its groups within this time is killed
 JOIN_S = 20.0
 
 

@@ -7,6 +7,7 @@ The server stays single-threaded and never touches CUDA, so that forking it is s
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import selectors
@@ -20,14 +21,21 @@ from dataclasses import dataclass, field
 from tpcourse.ranks import children
 
 PRELOAD = (
+    "ipykernel.debugger",
     "ipyparallel.engine.app",
+    "IPython.core.completerlib",
+    "IPython.extensions.storemagic",
+    "tornado.platform.asyncio",
+    "tornado.queues",
     "ipyparallel.controller.app",
     "torch",
     "torch.distributed",
     "torch.distributed.device_mesh",
     "tpcourse.engine",
+    "tpcourse.ledger.hooks",
+    "tpcourse.ledger.record",
 )
-LATER = ("torch.fx.experimental.symbolic_shapes", "torch.distributed._functional_collectives", "torch.distributed.tensor")
+LATER = ("tpcourse.check.rank_side", "torch.fx.experimental.symbolic_shapes", "torch.distributed._functional_collectives", "torch.distributed.tensor")
 
 
 @dataclass
@@ -80,7 +88,11 @@ class Server:
 
     def import_next(self) -> None:
         name = self.to_import.pop(0)
-        __import__(name)
+        if name == "ipykernel.debugger":  # without debugpy, which engines do not need and which takes half a second
+            sys.modules["debugpy"] = None  # type: ignore[assignment]
+        importlib.import_module(name)
+        if sys.modules.get("debugpy", self) is None:
+            del sys.modules["debugpy"]
 
     def accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()

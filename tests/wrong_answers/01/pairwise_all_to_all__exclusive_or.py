@@ -6,10 +6,9 @@ def pairwise_all_to_all(pieces, sizes, group):
     rank, p = dist.get_rank(group), dist.get_world_size(group)
     received = [None] * p
     received[rank] = pieces[rank].clone()
-    for step in range(1, 1 << (p - 1).bit_length()):
+    for step in range(1, p):
         other = rank ^ step
         if other < p:
             received[other] = pieces[rank].new_empty(sizes[other])
-            if step < p:
-                exchange(pieces[other], other, received[other], other, group=group)
+            exchange(pieces[other], other, received[other], other, group=group)
     return received

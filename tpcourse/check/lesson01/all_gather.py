@@ -87,13 +87,15 @@ EXERCISE = Exercise(
         Misconception(
             "step missing",
             _too_few,
-            "A step is missing: some pieces have not come all the way round, and their places were never filled.",
+            "A step is missing: some pieces have not come all the way round, and their places were "
+            "never filled.",
             "A piece needs p-1 steps to reach the rank that is furthest away: `for step in range(p - 1)`.",
         ),
         by_outputs(
             "ring turned",
             _turned,
-            "All pieces are there, in mirrored places: the ring was read the other way round. Two ranks cannot show this.",
+            "All pieces are there, in mirrored places: the ring was read the other way round. Two "
+            "ranks cannot show this.",
             "What comes from the left after step s began s+1 ranks to the left: it is piece (r - s - 1) mod p.",
         ),
         by_outputs(
@@ -111,19 +113,22 @@ EXERCISE = Exercise(
         by_outputs(
             "one buffer",
             _one_buffer,
-            "Every place holds the piece that arrived last: one buffer was kept for all steps, and overwritten in each.",
+            "Every place holds the piece that arrived last: one buffer was kept for all steps, and "
+            "overwritten in each.",
             "Copy what arrived to its place before the next step, or receive straight into the place.",
         ),
         by_fault(
             "sends all",
             "bytes",
-            "The values are right and too much is sent: each step passes on more than the piece that has just arrived.",
+            "The values are right and too much is sent: each step passes on more than the piece that "
+            "has just arrived.",
             "One piece in each of p-1 steps is all that a rank has to send: (p-1)/p n bytes.",
         ),
         by_fault(
             "direct",
             "ring",
-            "The values and bytes are right, but each rank sends to all others: that is the naive algorithm, not the ring.",
+            "The values and bytes are right, but each rank sends to all others: that is the naive "
+            "algorithm, not the ring.",
             "All p-1 messages of a rank go to the same neighbour, (r + 1) mod p.",
         ),
     ),

@@ -51,7 +51,7 @@ def _even_part(case: Case) -> int:
 def _tail_left(finding: Finding) -> bool:
     """Right as far as p divides, and wrong, or cut off, after it; lengths that p divides were right."""
     evidence, end = finding.evidence, _even_part(finding.evidence.case)
-    if end == evidence.case.sizes["n"] or not _ran_even(finding):
+    if evidence.right or end == evidence.case.sizes["n"] or not _ran_even(finding):
         return False
     outputs = evidence.outputs
     return evidence.finished and all(
@@ -141,13 +141,16 @@ EXERCISE = Exercise(
         Misconception(
             "only if p divides n",
             _tail_left,
-            "This works only if p divides n: the elements behind p * (n // p) are in no chunk and were not summed.",
-            "Cut x into p chunks that differ by one at most, `x.tensor_split(p)`, or pad it to p * ceil(n / p).",
+            "This works only if p divides n: the elements behind p * (n // p) are in no chunk and "
+            "were not summed.",
+            "Cut x into p chunks that differ by one at most, `x.tensor_split(p)`, or pad it to p * "
+            "ceil(n / p).",
         ),
         Misconception(
             "fails unless p divides n",
             _divides_only,
-            "Lengths that p divides pass, and the first that p does not divide fails: the chunks are not all equally long.",
+            "Lengths that p divides pass, and the first that p does not divide fails: the chunks are "
+            "not all equally long.",
             "Receive into `torch.empty_like(chunk)` of the chunk that arrives, or pad x to p * ceil(n / p).",
         ),
         by_outputs(
@@ -159,20 +162,22 @@ EXERCISE = Exercise(
         Misconception(
             "no second phase",
             _half,
-            "Each rank holds the complete sum of one chunk only: the second phase, which passes the sums round, is missing.",
+            "Each rank holds the complete sum of one chunk only: the second phase, which passes the "
+            "sums round, is missing.",
             "A reduce-scatter and then an all-gather: p-1 more steps that copy what arrives and add nothing.",
         ),
         Misconception(
             "single shares",
             _single_shares,
-            "Every element is that of one single rank: chunks travelled round the ring and nothing was added to them.",
+            "Every element is that of one single rank: chunks travelled round the ring and nothing "
+            "was added to them.",
             "In the first p-1 steps add what arrives to the own chunk; in the last p-1 steps copy it.",
         ),
         Misconception(
             "overwrites",
             _two_shares_only,
-            "Each element holds the shares of two ranks only: the chunk that a rank still had to send was overwritten by "
-            "what arrived. Two ranks cannot show this.",
+            "Each element holds the shares of two ranks only: the chunk that a rank still had to send was "
+            "overwritten by what arrived. Two ranks cannot show this.",
             "In the first phase `mine += received`: what goes out next is the sum so far.",
         ),
         Misconception(
@@ -191,8 +196,10 @@ EXERCISE = Exercise(
         by_fault(
             "gathers everything",
             "bytes",
-            "The sums are right and too much is sent: gathering every rank's whole x and adding it up costs (p-1) n bytes.",
-            "Let the sum of each chunk travel, not the chunks: reduce-scatter, then all-gather, 2(p-1)/p n bytes.",
+            "The sums are right and too much is sent: gathering every rank's whole x and adding it "
+            "up costs (p-1) n bytes.",
+            "Let the sum of each chunk travel, not the chunks: reduce-scatter, then all-gather, "
+            "2(p-1)/p n bytes.",
         ),
     ),
 )

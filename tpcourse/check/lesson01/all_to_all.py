@@ -9,7 +9,7 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.misconceptions import Finding, Misconception, by_fault, by_outputs
+from tpcourse.check.misconceptions import NO_SUCH_RANK, Finding, Misconception, by_fault, by_outputs
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 Inputs = list[dict[str, Any]]
@@ -71,9 +71,12 @@ def _never_met(finding: Finding) -> bool:
     if evidence.p != 3 and not any(o.p == 3 and not o.right for o in finding.others):
         return False
     missing = evidence.finished and any(
-        isinstance(output, list) and any(piece is None for piece in output) for output in evidence.outputs
+        evidence.case.members[q] not in {event.peer for event in outcome.events if event.op == "recv"}
+        for rank, outcome in enumerate(evidence.outcomes)
+        for q in range(evidence.p)
+        if q != rank
     )
-    return missing or "not one of this group" in finding.error or "not part of group" in finding.error
+    return missing or any(words in finding.error for words in NO_SUCH_RANK)
 
 
 def _own_lengths(finding: Finding) -> bool:
@@ -127,19 +130,22 @@ EXERCISE = Exercise(
         Misconception(
             "exclusive or",
             _never_met,
-            "Some pairs of ranks never meet: pairing by `rank ^ step` reaches everyone only if p is a power of two.",
+            "Some pairs of ranks never meet: pairing by `rank ^ step` reaches everyone only if p is "
+            "a power of two.",
             "In step s send to (rank + s) mod p and receive from (rank - s) mod p: right for every p.",
         ),
         Misconception(
             "own lengths",
             _own_lengths,
-            "What arrives was given the length of what leaves: the pieces are uneven, and each direction has its own length.",
+            "What arrives was given the length of what leaves: the pieces are uneven, and each "
+            "direction has its own length.",
             "Receive from rank q into `torch.empty(sizes[q])`, not into a tensor like pieces[q].",
         ),
         Misconception(
             "same partner",
             _same_partner,
-            "Each rank expects a piece from the rank it sends to, and that rank sends to someone else in this step.",
+            "Each rank expects a piece from the rank it sends to, and that rank sends to someone "
+            "else in this step.",
             "In step s send to (rank + s) mod p and receive from (rank - s) mod p.",
         ),
         by_fault(

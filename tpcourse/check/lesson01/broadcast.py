@@ -36,7 +36,8 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     """ceil(log2 p) steps; every rank but the root receives n bytes."""
     steps, num_bytes = (case.p - 1).bit_length(), inputs[0]["x"].nbytes
     received = tuple(0 if rank == case.sizes["root"] else num_bytes for rank in range(case.p))
-    return Budget(sent=(steps * num_bytes,) * case.p, received=received, messages=(steps,) * case.p, rounds=steps)
+    sent, messages = (steps * num_bytes,) * case.p, (steps,) * case.p
+    return Budget(sent=sent, received=received, messages=messages, total=case.p - 1, rounds=steps)
 
 
 def _root(evidence: Evidence) -> int:
@@ -94,7 +95,8 @@ EXERCISE = Exercise(
         Misconception(
             "star",
             _star,
-            "The root sends to everyone by itself: the values are right, and the others, who have x by then, do nothing.",
+            "The root sends to everyone by itself: the values are right, and the others, who have x "
+            "by then, do nothing.",
             "After each step the ranks that have x double: let everyone who has it pass it on.",
         ),
         by_fault(
@@ -107,25 +109,27 @@ EXERCISE = Exercise(
             "root ignored",
             lambda e: [e.inputs[0]["x"]] * e.p,
             "Every rank returns the x of rank 0: the root was ignored.",
-            "Count from the root, v = (rank - root) mod p, so that the root is 0; send to (v + distance + root) mod p.",
+            "Count from the root, v = (rank - root) mod p, so that the root is 0; send to (v + "
+            "distance + root) mod p.",
         ),
         Misconception(
             "root 0 only",
             _root_zero_only,
-            "It works if rank 0 is the root and fails for another root: places in the tree are counted from rank 0.",
+            "It works if rank 0 is the root and fails for another root: places in the tree are "
+            "counted from rank 0.",
             "Count from the root, v = (rank - root) mod p, and turn back with (v + root) mod p when you send.",
-        ),
-        Misconception(
-            "powers of two only",
-            _powers_only,
-            "It works only if p is a power of two: in the last step some ranks have nobody left to send to.",
-            "Send only if v + distance < p.",
         ),
         Misconception(
             "own kept",
             _own_kept,
             "Some rank returns its own x: nothing was ever sent to it.",
             "There are ceil(log2 p) steps: go on while distance < p.",
+        ),
+        Misconception(
+            "powers of two only",
+            _powers_only,
+            "It works only if p is a power of two: in the last step some ranks have nobody left to send to.",
+            "Send only if v + distance < p.",
         ),
         Misconception(
             "too early",

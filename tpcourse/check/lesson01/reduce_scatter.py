@@ -86,19 +86,22 @@ EXERCISE = Exercise(
         Misconception(
             "neighbour's chunk",
             _neighbours_chunk,
-            "The sums are complete, and each is on the rank beside the one that should hold it: the ring began one chunk off.",
+            "The sums are complete, and each is on the rank beside the one that should hold it: the "
+            "ring began one chunk off.",
             "Chunk r ends on rank r if rank r sends chunk (r - 1) mod p in the first step.",
         ),
         by_outputs(
             "last add missing",
             _without_own,
             "The last addition is missing: each sum lacks the share of the rank that holds it.",
-            "What arrives in the last step has passed every other rank; add this rank's own chunk to it as well.",
+            "What arrives in the last step has passed every other rank; add this rank's own chunk to "
+            "it as well.",
         ),
         Misconception(
             "never adds",
             _never_added,
-            "Each rank returns one single rank's chunk: chunks travelled round the ring and nothing was added to them.",
+            "Each rank returns one single rank's chunk: chunks travelled round the ring and nothing "
+            "was added to them.",
             "Add the rank's own chunk to what arrives, before it is passed on.",
         ),
         by_outputs(
@@ -111,19 +114,22 @@ EXERCISE = Exercise(
         by_outputs(
             "sends its own chunk",
             _own_chunks_sent,
-            "Only the neighbour's share arrives: each step sends a chunk of x as it was, not the sum collected so far.",
+            "Only the neighbour's share arrives: each step sends a chunk of x as it was, not the sum "
+            "collected so far.",
             "Keep the partial sums in a copy of x, and send from the copy.",
         ),
         by_fault(
             "gathers everything",
             "bytes",
-            "The sums are right and too much is sent: whole arrays travel, although a rank needs the sum of one chunk.",
+            "The sums are right and too much is sent: whole arrays travel, although a rank needs the "
+            "sum of one chunk.",
             "Send one chunk in each of p-1 steps, already added up: (p-1)/p n bytes.",
         ),
         by_fault(
             "direct",
             "ring",
-            "The sums and the bytes are right, but each rank sends to all others: that is the naive algorithm, not the ring.",
+            "The sums and the bytes are right, but each rank sends to all others: that is the naive "
+            "algorithm, not the ring.",
             "All p-1 messages of a rank go to the same neighbour, (r + 1) mod p.",
         ),
     ),

@@ -117,14 +117,15 @@ EXERCISE = Exercise(
         Misconception(
             "still crosswise",
             lambda f: bool(f.evidence.failure) and len(_orders(f)) > 1,
-            "Some ranks begin with tp and some with dp, so each group waits for a rank that waits in the other group.",
+            "Some ranks begin with tp and some with dp, so each group waits for a rank that waits in "
+            "the other group.",
             "The order may not depend on what only one rank knows: do not look at gradient_first.",
         ),
         by_fault(
             "order differs",
             "order",
-            "Nobody waits, but only because the calls are asynchronous: their order still differs between ranks, and NCCL "
-            "may run one at a time.",
+            "Nobody waits, but only because the calls are asynchronous: their order still differs between ranks, "
+            "and NCCL may run one at a time.",
             "Begin both sums in the same order on every rank; then wait for both.",
         ),
         Misconception(

@@ -29,7 +29,7 @@ CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
 def run(args: argparse.Namespace) -> int:
     """Print a line per finding; exit status 1 if something needed fails."""
     begin_s = time.monotonic()
-    probing = probe.Probe()                             # runs while the rest is looked at
+    probing = probe.Probe(args.timeout)                           # runs while the rest is looked at
     findings = [finding for check in CHECKS for finding in check()]
     findings += [*leftovers.leftovers(clean=args.clean), *probing.findings()]
     works = all(finding.level != "fail" for finding in findings)

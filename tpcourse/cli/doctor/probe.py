@@ -9,13 +9,11 @@ from collections.abc import Iterator
 
 from tpcourse.cli.doctor.finding import Finding
 
-LIMIT_S = 8.0
-
 
 class Probe:
     """Starts at once; `findings` waits for the answer, and ends the process when there is none in time."""
 
-    def __init__(self, limit_s: float = LIMIT_S, module: str = "tpcourse.cli.doctor.probe") -> None:
+    def __init__(self, limit_s: float, module: str = "tpcourse.cli.doctor.probe") -> None:
         self.limit_s, self.begin_s = limit_s, time.monotonic()
         self.process = subprocess.Popen(
             [sys.executable, "-m", module], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -29,8 +27,8 @@ class Probe:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
-            yield Finding("fail", "ranks", f"no all-reduce within {self.limit_s:g} s. "
-                          "The first time after a start of the machine takes longer: run doctor again")  # fmt: skip
+            yield Finding("fail", "ranks", f"no all-reduce within {self.limit_s:g} s. A busy machine, or one that has "
+                      "just been started, takes longer:\ntpcourse doctor --timeout 60")  # fmt: skip
             return
         if self.process.returncode != 0:
             yield Finding("fail", "ranks", "the all-reduce failed:\n" + "\n".join(err.strip().splitlines()[-5:]))
