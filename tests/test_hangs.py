@@ -239,7 +239,7 @@ x = x.tolist()"""
 
 
 def test_a_slow_rank_that_arrives_in_time_is_no_hang(ranks):
-    ranks.run_cell("import time\ntime.sleep(1.0 if rank == 1 else 0)\nx = torch.ones(2, device=device)\ndist.all_reduce(x)")
+    ranks.run_cell("import time\ntime.sleep(1.0 if rank == 1 else 0)\ndist.all_reduce(torch.ones(2, device=device))")
 
 
 def test_ranks_that_sleep_without_waiting_for_each_other_are_no_hang(ranks):

@@ -43,12 +43,13 @@ class Lesson:
         here = KernelSpecManager(kernel_dirs=[])     # this Python, not one that a file in the home calls python3
         kernel = AsyncKernelManager(kernel_name="python3", kernel_spec_manager=here)
         self.client = NotebookClient(book, km=kernel, timeout=timeout_s, resources=where)
+        self.client.widget_registry = {}    # nbclient's Output widget can swallow the reply of the cell it is in
 
     def execute(self) -> bool:
         """Run every cell; stop at the first that fails, and say which and why."""
         heading, shown = "", None
         print(f"{self.path.name}: {len(self.cells)} cells", flush=True)
-        with self.client.setup_kernel(stderr=subprocess.DEVNULL):
+        with self.client.setup_kernel(cleanup_kc=True, stderr=subprocess.DEVNULL):
             for index, cell in enumerate(self.cells):
                 heading = heading_of(cell) or heading
                 _progress(index + 1, len(self.cells))

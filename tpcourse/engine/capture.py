@@ -48,7 +48,8 @@ class Capture:
         """All items, with a line that says what was cut."""
         items = list(self.items)
         if self.num_cut:
-            items.append(("stdout", f"\n... {self.num_cut} more characters were cut (a cell shows {TEXT_LIMIT} a rank)\n"))
+            note = f"{self.num_cut} more characters were cut (a cell shows {TEXT_LIMIT} a rank)"
+            items.append(("stdout", f"\n... {note}\n"))
         if self.num_displays > DISPLAY_LIMIT:
             items.append(("stdout", f"... {self.num_displays - DISPLAY_LIMIT} more displays were cut\n"))
         return items

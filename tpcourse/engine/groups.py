@@ -109,6 +109,6 @@ def _replace(values: dict[str, Any], fresh: dict[int, Any]) -> None:
 
 def _refresh_mesh(mesh: Any) -> None:
     """Meshes find their groups by name; the names are the same again, only a cache of groups has to follow."""
-    registry = getattr(mesh, "_pg_registry", None)
-    for name in list(registry or ()):
+    registry = getattr(mesh, "_pg_registry", {})
+    for name in list(registry):
         registry[name] = distributed_c10d._resolve_process_group(name)

@@ -25,7 +25,9 @@ from tpcourse.engine.worker import Job, Worker
 class Rank:
     """What a rank is between two cells and within one."""
 
-    def __init__(self, shell: Any, rank: int, world_size: int, backend: str, device_index: int, board: str | None) -> None:
+    def __init__(
+        self, shell: Any, rank: int, world_size: int, backend: str, device_index: int, board: str | None
+    ) -> None:
         self.shell, self.rank, self.world_size = shell, rank, world_size
         self.device = torch.device("cuda", device_index) if backend == "nccl" else torch.device("cpu")
         self.usual = output_of(shell)
@@ -118,13 +120,14 @@ class Rank:
         """Where this rank is: its line, what it waits in, how much it has done."""
         running = self.job is not None and not self.job.done.is_set()
         waiting = self._waiting() if running else []
-        failed = not running and self.job is not None and self.job.error is not None
+        error = self.job.error if self.job is not None and not running else None
+        failed = error is not None
         kind = "waiting" if waiting else "running" if running else "raised" if failed else "done"
         return {
             "rank": self.rank,
             "state": kind,
             "line": self.cells.line_of(sys._current_frames().get(self.worker.thread.ident or 0)) if running else None,
-            "error": _one_line(self.job.error) if failed else None,
+            "error": _one_line(error) if failed else None,
             "progress": _progress(),
             "cpu_s": self.worker.cpu_seconds() if running else 0.0,
             "host": socket.gethostname(),

@@ -26,7 +26,7 @@ class Job:
         try:
             self.on_start()
             self.value = self.run(self.capture)
-        except BaseException as error:  # noqa: BLE001  whatever the learner's code raises is a result
+        except BaseException as error:
             self.error = error
         finally:
             self.done.set()

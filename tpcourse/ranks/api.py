@@ -25,7 +25,7 @@ class Ranks:
     def __init__(self, cluster: Cluster, backend: str, patience: float) -> None:
         self.cluster, self.backend, self.patience = cluster, backend, patience
         self.meeting = Meeting(cluster, backend)
-        self.cells: list[int] = []
+        self.history: list[tuple[float, int]] = []  # when which cell began
         self.meeting.setup(self.meeting.everyone)
         self.meeting.join()
 
@@ -55,13 +55,12 @@ class Ranks:
 
     def run_cell(self, source: str, number: int = 0, targets: Any = None, live: Any = None) -> None:
         """Run the text of a cell on ranks: what `%%px` does."""
-        if number and number not in self.cells:
-            self.cells.append(number)
         self._run(targets, live, "run_cell", source, number)
 
     def _run(self, targets: Any, live: Any, name: str, *args: Any) -> dict[int, dict[str, Any]]:
         """Run and watch; then show outputs, and raise what has to be raised."""
         run = Run(self.cluster, self.targets(targets), self.patience)
+        self.history.append((run.moved, args[1] if name == "run_cell" else 0))
         error: BaseException | None = None
         try:
             run.start(name, *args)
@@ -69,7 +68,7 @@ class Ranks:
             error = judge(self, run, finished)
         except KeyboardInterrupt:
             error = judge(self, run, finished=False, interrupted=True)
-        show.show({rank: reply["items"] for rank, reply in run.replies.items() if reply.get("done")})
+        show.show({rank: reply["items"] for rank, reply in run.replies.items() if reply.get("done")}, len(self))
         if error is not None:
             raise error
         return run.replies
@@ -99,7 +98,7 @@ class Ranks:
 
     def restart(self) -> Ranks:
         """New processes for all ranks: variables, groups and whatever a cell changed are gone."""
-        self.cells.clear()
+        self.history.clear()
         self.meeting.fresh()
         return self
 
@@ -114,13 +113,13 @@ def start_ranks(
 ) -> Ranks:
     """Start ranks, or return those that this notebook has running.
 
-    With two or more GPUs: one rank a GPU, on NCCL. Otherwise four ranks on the CPU, on gloo. Then `%%px` runs a cell on
-    all of them, where `rank`, `world_size`, `device`, `world`, `torch` and `dist` exist.
+    With two or more GPUs: one rank a GPU, on NCCL. Otherwise four ranks on the CPU, on gloo. Then `%%px` runs a
+    cell on all of them, where `rank`, `world_size`, `device`, `world`, `torch` and `dist` exist.
 
     Args:
         n: how many ranks. backend: "nccl" or "gloo". patience: seconds without progress after which ranks that wait
-        in a collective are reported and freed. cluster: an ipyparallel Cluster, Client or connection file, whose engines
-        (on any hosts) become the ranks; by default they are started on this machine.
+        in a collective are reported and freed. cluster: an ipyparallel Cluster, Client or connection file, whose
+        engines (on any hosts) become the ranks; by default they are started on this machine.
 
     Raises:
         ValueError: more ranks than GPUs, an unknown backend, or ranks already running with other arguments.
@@ -142,16 +141,14 @@ def running() -> list[Ranks]:
 
 
 def _start(n: int | None, backend: str | None, patience: float, given: Any) -> Ranks:
-    cluster: Cluster = GivenCluster(given) if given is not None else LocalCluster()
+    cluster: GivenCluster | LocalCluster = LocalCluster() if given is None else GivenCluster(given)
     try:
         if isinstance(cluster, GivenCluster):
-            gpus = cluster.start(n)
-            n = len(gpus)
-            num_gpus = n if all(cluster.hosts.count(hello["host"]) <= hello["gpus"] for hello in gpus) else 0
-            backend = choose(n, backend, num_gpus)[1]
+            count = cluster.start(n)
+            backend = choose(count, backend, count if cluster.has_gpu_per_rank() else 0)[1]
         else:
-            n, backend = choose(n, backend, cluster.num_gpus())
-            cluster.start(n)
+            count, backend = choose(n, backend, cluster.num_gpus())
+            cluster.start(count)
         return Ranks(cluster, backend, patience)
     except BaseException:
         cluster.close()
@@ -211,6 +208,6 @@ def _told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        if hasattr(error, "ename"):
+        if hasattr(error, "ename") and hasattr(error, "evalue"):
             raise RankError(f"{error.ename}: {error.evalue}") from None
         raise

@@ -1,4 +1,4 @@
-"""What a forked child of the server turns into: an ipyparallel controller or an engine, quiet and bound to its owner."""
+"""What a forked child of the server turns into: an ipyparallel controller or engine, quiet and bound to its owner."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOG_LIMIT_BYTES = 8 << 20
 
 
 def become(group: int, folder: str, cwd: str, env: dict[str, str], path: list[str]) -> None:
-    """Join the session's process group, take the notebook's environment, folders and path, and write only to a private log."""
+    """Join the session's process group, take the notebook's environment, folder and path, write to a private log."""
     os.setpgid(0, group)
     sys.path[:] = path
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -41,7 +41,7 @@ def _end_with(owner: int, log: int) -> None:
 
 
 def controller(folder: str) -> None:
-    """Run an ipyparallel controller whose sockets are files in `folder`: no ports, nothing to probe or to collide with."""
+    """Run an ipyparallel controller whose sockets are files in `folder`: no ports, nothing to probe or collide with."""
     from ipyparallel.controller import app as controller_app
     from ipyparallel.controller.dictdb import NoDB
 

@@ -126,7 +126,8 @@ class LocalCluster(Cluster):
             raise RuntimeError(f"a rank's process ended while starting ({how}); its log: {self._log()}")
 
     def _log(self) -> str:
-        lines = [line for path in self.session.folder.glob("*.log") for line in path.read_text(errors="replace").splitlines()]
+        logs = [path.read_text(errors="replace") for path in self.session.folder.glob("*.log")]
+        lines = "\n".join(logs).strip().splitlines()
         return lines[-1] if lines else "empty"
 
     def dead(self) -> dict[int, str]:
@@ -181,14 +182,19 @@ class GivenCluster(Cluster):
             client = ipyparallel.Client(connection_info=str(cluster))
         super().__init__(client)
 
-    def start(self, count: int | None) -> list[dict[str, Any]]:
-        """Take `count` engines (all, if None), sorted by host."""
+    def start(self, count: int | None) -> int:
+        """Take `count` engines (all, if None), sorted by host; returns how many."""
         ids = self.wait_for(count or 1, set())
         ids = list(self.client.ids) if count is None else ids
         order = sorted(zip(ids, self.add(ids)), key=lambda pair: (pair[1]["host"], pair[0]))
         self.ids = [number for number, _ in order]
         self.pids, self.hosts = [hello["pid"] for _, hello in order], [hello["host"] for _, hello in order]
-        return [hello for _, hello in order]
+        self.gpus = [hello["gpus"] for _, hello in order]
+        return len(order)
+
+    def has_gpu_per_rank(self) -> bool:
+        """Whether each host has a GPU for each of its ranks."""
+        return all(self.hosts.count(host) <= gpus for host, gpus in zip(self.hosts, self.gpus))
 
 
 def _client(folder: Path) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect
 from typing import Any
 
 from tpcourse.ranks import show
 from tpcourse.ranks.errors import RankDied, RankError, RanksDisagree, RanksInterrupted, RanksStuck
 from tpcourse.ranks.run import Run
+from tpcourse.watch.words import ranks_text
 
 INTERRUPT_S = 1.0
 
@@ -22,7 +24,7 @@ def judge(ranks: Any, run: Run, finished: bool, interrupted: bool = False) -> Ba
     if errors:
         if report or any(error["collective"] for error in errors.values()):
             ranks.meeting.again([])
-        return RankError(show.failures(errors))
+        return RankError(show.failures(errors, len(ranks)))
     if report:
         ranks.meeting.again([])
         return RanksDisagree(str(report), report)
@@ -35,7 +37,7 @@ def _stuck(ranks: Any, run: Run) -> BaseException:
     report = diagnose(_states(ranks, run))
     kind = RankDied if run.died else RanksStuck
     words = {rank: text for rank in run.died if (text := ranks.cluster.last_words(rank))}
-    said = [f"Last words of {show.names(who)}: {text}" for who, text in show.grouped(words)]
+    said = [f"Last words of {ranks_text(who)}: {text}" for who, text in show.grouped(words)]
     return kind("\n".join([str(report), *said, _repair(ranks, run)]), report)
 
 
@@ -67,9 +69,9 @@ def _repair(ranks: Any, run: Run) -> str:
     gone = ranks.meeting.again(sorted(set(run.died) | set(silent)))
     if not gone:
         return "The groups were made again; every rank kept its variables. The next cell works."
-    cells = ", ".join(map(str, ranks.cells[:-1]))
+    cells = ", ".join(map(str, dict.fromkeys(number for _, number in ranks.history[:-1] if number)))
     again = f"Run cells {cells} again to make them." if cells else ""
-    return f"The variables of {show.names(gone)} are gone: the process was started again. {again}".rstrip()
+    return f"The variables of {ranks_text(gone)} are gone: the process was started again. {again}".rstrip()
 
 
 def _disagreement(ranks: Any, run: Run) -> Any:
@@ -101,7 +103,16 @@ def events(ranks: Any, run: Run) -> list[list[Any]]:
             found.append([])
         else:
             found.append(ranks.cluster.gather([ranks.cluster.call(rank, "events")], 5.0)[0])
+    for event in (event for mine in found for event in mine):
+        _name_cell(event, ranks.history)
     return found
+
+
+def _name_cell(event: Any, history: list[tuple[float, int]]) -> None:
+    """Say which earlier cell a line belongs to; the ledger wrote the line while that cell was the current one."""
+    at = bisect([begin for begin, _ in history], event.begin_s) - 1
+    if 0 <= at < len(history) - 1 and event.line and " of " not in event.line:
+        event.line += f" of cell {history[at][1]}" if history[at][1] else " of an earlier call"
 
 
 def _states(ranks: Any, run: Run, interrupted: bool = False) -> list[dict[str, Any]]:

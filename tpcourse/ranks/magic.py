@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tpcourse.ranks import show
-
 LIVE_AFTER_S = 1.5
 
 
@@ -95,7 +93,7 @@ class Live:
             reply = run.replies.get(rank, {})
             place = reply.get("state", {}).get("line")
             last = (reply.get("tail") or "").rstrip().rsplit("\n", 1)[-1][-90:]
-            lines.append(f"{show.names([rank])} {run.kind(rank)}{f' at {place}' if place else ''}  {last}".rstrip())
+            lines.append(f"rank {rank} {run.kind(rank)}{f' at {place}' if place else ''}  {last}".rstrip())
         return "\n".join(lines)
 
     def end(self) -> None:

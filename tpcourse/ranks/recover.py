@@ -40,7 +40,7 @@ class Meeting:
         self._replace(sorted(gone))
         try:
             self.join(plan)
-        except Exception:  # noqa: BLE001  whatever went wrong, fresh processes are the answer
+        except Exception:
             self.fresh()
             return self.everyone
         return sorted(gone)
@@ -67,7 +67,7 @@ class Meeting:
                 if not result.ready():
                     raise TimeoutError
                 self.cluster.collect(result)
-            except Exception:  # noqa: BLE001  a rank that cannot leave is replaced, whatever the reason
+            except Exception:
                 deaf.add(rank)
         return deaf
 

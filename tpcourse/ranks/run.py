@@ -56,7 +56,7 @@ class Run:
     def _take(self, rank: int, result: Any) -> None:
         try:
             self.replies[rank] = self.cluster.collect(result)
-        except Exception as error:  # noqa: BLE001  the rank could not even answer: its state is unknown
+        except Exception as error:
             self.lost[rank] = error
             self.replies[rank] = {"done": True, "items": [], "value": None, "error": _lost(error), "state": {}}
 

@@ -15,8 +15,10 @@ import shutil
 import signal
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any
 
 from tpcourse.ranks import children
 
@@ -35,7 +37,12 @@ PRELOAD = (
     "tpcourse.ledger.hooks",
     "tpcourse.ledger.record",
 )
-LATER = ("tpcourse.check.rank_side", "torch.fx.experimental.symbolic_shapes", "torch.distributed._functional_collectives", "torch.distributed.tensor")
+LATER = (
+    "tpcourse.check.rank_side",
+    "torch.fx.experimental.symbolic_shapes",
+    "torch.distributed._functional_collectives",
+    "torch.distributed.tensor",
+)
 
 
 @dataclass
@@ -115,7 +122,7 @@ class Server:
         for request in requests:
             self.answer(session, **json.loads(request))
 
-    def answer(self, session: Session, do: str, **request: object) -> None:
+    def answer(self, session: Session, do: str, **request: Any) -> None:
         if do == "kill":
             for pid in set(request["pids"]) & session.alive:  # only what was forked for this session
                 os.kill(pid, signal.SIGKILL)
@@ -125,13 +132,12 @@ class Server:
         if do == "gpus":
             session.tell(gpus=children.count_gpus())
             return
-        count = request.pop("count", 1)
         run = {"controller": children.controller, "engines": children.engine}[do]
         session.folder = request["place"]["folder"]
-        pids = [self.fork(session, run, request) for _ in range(count)]
-        session.tell(forked=pids)
+        session.tell(forked=[self.fork(session, run, request["place"]) for _ in range(request["count"])])
 
-    def fork(self, session: Session, run: object, request: dict) -> int:
+    def fork(self, session: Session, run: Callable[[str], None], place: dict[str, Any]) -> int:
+        """Fork a child of the session's process group that becomes what `run` makes of it."""
         pid = os.fork()
         if pid:
             session.group = session.group or pid
@@ -142,8 +148,8 @@ class Server:
         status = 1
         try:
             self.forget()
-            children.become(session.group, **request["place"])
-            run(request["place"]["folder"])
+            children.become(session.group, **place)
+            run(place["folder"])
             status = 0
         finally:
             os._exit(status)
@@ -175,7 +181,7 @@ class Server:
         shutil.rmtree(session.folder, ignore_errors=True)
         self.sessions.remove(session)
 
-    def owner_ended(self, source: object) -> None:
+    def owner_ended(self, source: int | None) -> None:
         if source is not None and os.read(source, 1):
             return
         for session in self.sessions:

@@ -5,20 +5,14 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from tpcourse.watch.words import ranks_text
+
 Item = tuple[str, Any]
 
 
-def names(ranks: list[int]) -> str:
-    """`rank 2`, `ranks 0-3`, `ranks 0, 2`."""
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    spans: list[list[int]] = []
-    for rank in sorted(ranks):
-        if spans and rank == spans[-1][1] + 1:
-            spans[-1][1] = rank
-        else:
-            spans.append([rank, rank])
-    return "ranks " + ", ".join(str(a) if a == b else f"{a}-{b}" if b > a + 1 else f"{a}, {b}" for a, b in spans)
+def names(ranks: list[int], num_ranks: int) -> str:
+    """`rank 2`, `ranks 0-2`, or `all ranks`: so that what all print alike reads the same with any number of ranks."""
+    return "all ranks" if len(ranks) == num_ranks > 1 else ranks_text(ranks)
 
 
 def grouped(by_rank: dict[int, Any]) -> list[tuple[list[int], Any]]:
@@ -34,12 +28,12 @@ def grouped(by_rank: dict[int, Any]) -> list[tuple[list[int], Any]]:
     return groups
 
 
-def show(items_by_rank: dict[int, list[Item]]) -> None:
+def show(items_by_rank: dict[int, list[Item]], num_ranks: int) -> None:
     """Print and display the outputs of one cell."""
     shown = {rank: items for rank, items in items_by_rank.items() if items}
     for ranks, items in grouped(shown):
         for kind, data in items:
-            _show_one(names(ranks), kind, data)
+            _show_one(names(ranks, num_ranks), kind, data)
 
 
 def _show_one(who: str, kind: str, data: Any) -> None:
@@ -63,11 +57,11 @@ def hanging(who: str, text: str) -> str:
     return head + ("\n" + " " * len(head)).join(lines)
 
 
-def failures(errors_by_rank: dict[int, dict[str, Any]]) -> str:
+def failures(errors_by_rank: dict[int, dict[str, Any]], num_ranks: int) -> str:
     """One block for all errors: each different one once, with its ranks and the learner's lines."""
     blocks = []
     for ranks, error in grouped(errors_by_rank):
-        lines = [f"{names(ranks)} raised {error['name']}: {error['message']}".rstrip(": ")]
+        lines = [f"{names(ranks, num_ranks)} raised {error['name']}: {error['message']}".rstrip(": ")]
         lines += [f"    {place}: {text}" for place, text in error["frames"]]
         if error["inside"]:
             lines.append(f"    raised in {error['inside']}")
