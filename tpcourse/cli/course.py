@@ -1,5 +1,6 @@
 """Where the course's files lie, and which notebook a lesson number means."""
 
+import os
 import re
 from pathlib import Path
 
@@ -18,6 +19,13 @@ def course_root(start: Path | None = None) -> Path:
         f"the course's notebooks are neither here ({here}) nor beside the package ({package}). "
         "Clone the course, and run the command in its folder."
     )
+
+
+def share_package() -> None:
+    """Let the kernels that this process starts import the package from this checkout, installed or not."""
+    package = Path(tpcourse.__file__).resolve().parents[1]
+    if (package / "pyproject.toml").is_file():
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(package), os.environ.get("PYTHONPATH")]))
 
 
 def notebook(root: Path, lesson: str, folder: str = "notebooks") -> Path:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from tpcourse.cli.course import course_root, notebook
+from tpcourse.cli.course import course_root, notebook, share_package
 
 SETTINGS = {"@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False}}
 
@@ -22,6 +22,7 @@ def run(args: argparse.Namespace) -> int:
     from tpcourse.ranks import preload_server
 
     root = course_root()
+    share_package()
     page = notebook(root, args.lesson).relative_to(root).as_posix()
     with preload_server(), no_pop_up():
         serve(root, page, args.rest)

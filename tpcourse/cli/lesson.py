@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tpcourse.cli import CommandError
-from tpcourse.cli.course import course_root, notebook, numbered
+from tpcourse.cli.course import course_root, notebook, numbered, share_package
 
 
 def run(args: argparse.Namespace) -> int:
@@ -18,6 +18,7 @@ def run(args: argparse.Namespace) -> int:
     if not path.is_file():
         raise CommandError(f"there is no notebook {path}.")
     os.environ["TPCOURSE_LIVE"] = "0"
+    share_package()
     begin_s = time.monotonic()
     lesson = Lesson(path, args.timeout)
     passed = lesson.execute()

@@ -27,8 +27,14 @@ def describe(error: BaseException, source: str, cells: Cells) -> dict[str, Any]:
         "frames": lines,
         "inside": f"{inner.name} in {_short(inner.filename)}" if inner else None,
         "collective": any("torch/distributed" in frame.filename for frame in frames),
+        "fatal": _broke_the_gpu(error),
         "place": lines[-1][0] if lines else None,
     }
+
+
+def _broke_the_gpu(error: BaseException) -> bool:
+    """Whether the process cannot use its GPU any more: CUDA keeps such an error until the process ends."""
+    return type(error).__name__ == "AcceleratorError" or "CUDA error" in str(error)
 
 
 def _syntax(error: SyntaxError) -> dict[str, Any]:
@@ -40,6 +46,7 @@ def _syntax(error: SyntaxError) -> dict[str, Any]:
         "frames": frames,
         "inside": None,
         "collective": False,
+        "fatal": False,
         "place": place,
     }
 

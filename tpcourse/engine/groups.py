@@ -29,33 +29,36 @@ class Groups:
 
     def __init__(self, backend: str, device: Any) -> None:
         self.backend, self.device = backend, device
-        self.made: list[tuple[str, tuple, dict, Any]] = []
+        self.made: list[tuple[tuple, dict, Any]] = []
         self.making: str | None = None
         for variable, value in SETTINGS[backend].items():
             os.environ.setdefault(variable, value)
-        for name in ("new_group", "split_group"):
-            if hasattr(distributed_c10d, name):
-                self._remember(name)
+        make = getattr(distributed_c10d.new_group, "__tpcourse__", distributed_c10d.new_group)
+        self._put("new_group", self._remembering(make))
+        if hasattr(distributed_c10d, "split_group"):
+            self._put("split_group", _split)
 
-    def _remember(self, name: str) -> None:
-        """Record every later call of torch's `name`, by whatever module it is called."""
-        make = getattr(distributed_c10d, name)
-        make = getattr(make, "__tpcourse__", make)
+    def _put(self, name: str, function: Callable[..., Any]) -> None:
+        """Let every module of torch that made a name of `name` call `function`."""
+        for module in (distributed_c10d, dist, device_mesh):
+            if hasattr(module, name):
+                setattr(module, name, function)
+
+    def _remembering(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        """Record every later call of torch's `new_group`."""
 
         @functools.wraps(make)
-        def remembered(*args: Any, **kwargs: Any) -> Any:
-            self.making = name
+        def new_group(*args: Any, **kwargs: Any) -> Any:
+            self.making = "new_group"
             try:
                 group = make(*args, **kwargs)
             finally:
                 self.making = None
-            self.made.append((name, args, kwargs, group))
+            self.made.append((args, kwargs, group))
             return group
 
-        remembered.__tpcourse__ = make  # type: ignore[attr-defined]
-        for module in (distributed_c10d, dist, device_mesh):
-            if hasattr(module, name):
-                setattr(module, name, remembered)
+        new_group.__tpcourse__ = make  # type: ignore[attr-defined]
+        return new_group
 
     def join(self, store: Any, rank: int, world_size: int) -> Any:
         """Join the world on `store`; returns its group."""
@@ -70,25 +73,32 @@ class Groups:
         if dist.is_initialized():
             distributed_c10d._abort_process_group()
 
-    def plan(self) -> list[tuple[str, tuple, dict]]:
+    def plan(self) -> list[tuple[tuple, dict]]:
         """The sub-groups made so far, as calls that any rank can repeat."""
-        return [(name, _by_ranks(args), _by_ranks(kwargs)) for name, args, kwargs, _ in self.made]
+        return [(args, kwargs) for args, kwargs, _ in self.made]
 
-    def make_again(self, plan: list[tuple[str, tuple, dict]], values: dict[str, Any]) -> None:
+    def make_again(self, plan: list[tuple[tuple, dict]], values: dict[str, Any]) -> None:
         """Repeat the calls of `plan` in order, and put the new groups where the old ones stood in `values`."""
         old = [group for *_, group in self.made]
         self.made = []
-        for name, args, kwargs in plan:
-            getattr(distributed_c10d, name)(*args, **kwargs)
+        for args, kwargs in plan:
+            distributed_c10d.new_group(*args, **kwargs)
         fresh = {id(before): after for before, (*_, after) in zip(old, self.made) if before is not None}
         _replace(values, fresh)
 
 
-def _by_ranks(arguments: Any) -> Any:
-    """Arguments without process groups, which mean nothing in the next world (a parent group becomes the world)."""
-    if isinstance(arguments, dict):
-        return {key: value for key, value in arguments.items() if not isinstance(value, dist.ProcessGroup)}
-    return tuple(None if isinstance(value, dist.ProcessGroup) else value for value in arguments)
+def _split(
+    parent_pg: Any = None, split_ranks: list | None = None, timeout: Any = None, pg_options: Any = None,
+    group_desc: str | None = None, **_: Any,
+) -> Any:  # fmt: skip
+    """torch's `split_group`, which meshes call on NCCL, by `new_group`: that one can be repeated after an abort."""
+    ranks = dist.get_process_group_ranks(parent_pg or dist.group.WORLD)
+    mine = None
+    for part in split_ranks or []:
+        members = [ranks[index] for index in part]
+        group = distributed_c10d.new_group(members, timeout, group_desc=group_desc)
+        mine = group if dist.get_rank() in members else mine
+    return mine
 
 
 def _replace(values: dict[str, Any], fresh: dict[int, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from tpcourse.ranks import show
 from tpcourse.ranks.errors import RankDied, RankError, RanksDisagree, RanksInterrupted, RanksStuck
 from tpcourse.ranks.run import Run
-from tpcourse.watch.words import ranks_text
+from tpcourse.watch.words import call_text, ranks_text
 
 INTERRUPT_S = 1.0
 
@@ -21,6 +21,8 @@ def judge(ranks: Any, run: Run, finished: bool, interrupted: bool = False) -> Ba
         return _stuck(ranks, run)
     errors = {rank: reply["error"] for rank, reply in run.replies.items() if reply["error"]}
     report = _disagreement(ranks, run)
+    if broken := [rank for rank, error in errors.items() if error["fatal"]]:
+        return _broken(ranks, run, broken, show.failures(errors, len(ranks)))
     if errors:
         if report or any(error["collective"] for error in errors.values()):
             ranks.meeting.again([])
@@ -55,6 +57,18 @@ def _stopped(ranks: Any, run: Run) -> BaseException:
     clean = all(run.finished(rank) for rank in run.targets) and not _disagreement(ranks, run)
     note = "The ranks and their variables are unchanged." if clean else _repair(ranks, run)
     return RanksInterrupted(f"{report}\n{note}", report)
+
+
+def _broken(ranks: Any, run: Run, broken: list[int], failures: str) -> BaseException:
+    """An error that CUDA keeps for ever: say what the ranks called last, and give them new processes."""
+    lines = [f"{ranks_text([rank])}: {', '.join(map(_call, calls[-3:])) or 'nothing'}" for rank, calls in
+             enumerate(events(ranks, run))]  # fmt: skip
+    run.died |= dict.fromkeys(broken, "its GPU does not answer any more")
+    return RankError("\n".join([failures, "The last calls were", *lines, _repair(ranks, run)]))
+
+
+def _call(event: Any) -> str:
+    return f"{call_text(event)} ({event.line})"
 
 
 def _now() -> float:

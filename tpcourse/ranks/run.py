@@ -114,4 +114,5 @@ class Run:
 def _lost(error: BaseException) -> dict[str, Any]:
     """The error of a rank that could not report its own."""
     name, message = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))
-    return {"name": name, "message": message, "frames": [], "inside": None, "collective": False, "place": None}
+    nothing = {"frames": [], "inside": None, "collective": False, "fatal": False, "place": None}
+    return {"name": name, "message": message, **nothing}

@@ -7,6 +7,7 @@ from typing import Any
 from tpcourse.cli import CommandError
 from tpcourse.cli.bench import Result
 from tpcourse.cli.bench.fresh import progress
+from tpcourse.cli.course import share_package
 
 CODE = """
 import time
@@ -24,6 +25,7 @@ ranks.stop()
 def measure(repeats: int | None) -> Result:
     """The median over 100 cells, in milliseconds, after 10 to warm up."""
     repeats = max(repeats or 100, 2)
+    share_package()
     progress(f"px: {repeats} empty cells")
     ms = [1e3 * second for second in _in_kernel(CODE.format(warm_up=10, repeats=repeats), "seconds[10:]")]
     low, high = quantiles(ms, n=20)[0], quantiles(ms, n=20)[-1]
