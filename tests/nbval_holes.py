@@ -52,6 +52,7 @@ NOTEBOOKS = {
         cell(CAPTURED),
         cell("object()", value("<object>"), tags=("nbval-ignore-output",)),
         cell("1 / 0", tags=("nbval-skip",)),
+        cell("1 / 0", ERROR, tags=("raises-exception", "nbval-ignore-output")),  # another kind on this machine
     ],
     "small": [
         cell("%%nosuch\n1", MAGIC),

@@ -5,7 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 TIME_OUT = timedelta(minutes=15)  # far above any patience: the watcher, not torch, ends a wait
+ABORT_S = 5.0
 
 SETTINGS = {
     "gloo": {"GLOO_SOCKET_IFNAME": "lo0" if sys.platform == "darwin" else "lo"},
@@ -69,9 +72,21 @@ class Groups:
         return dist.group.WORLD
 
     def leave(self) -> None:
-        """Abort every group: whoever waits in one is woken or left behind."""
-        if dist.is_initialized():
-            distributed_c10d._abort_process_group()
+        """Abort every group: whoever waits in one is woken or left behind.
+
+        Trap: on NCCL torch aborts one group after the other, and an idle one cannot free its memory while a kernel
+        of another is stuck on the GPU. So all are aborted at once first.
+        """
+        if not dist.is_initialized():
+            return
+        if self.backend == "nccl":
+            groups = list(distributed_c10d._world.pg_names)
+            threads = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in groups]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(ABORT_S)
+        distributed_c10d._abort_process_group()
 
     def plan(self) -> list[tuple[tuple, dict]]:
         """The sub-groups made so far, as calls that any rank can repeat."""
@@ -85,6 +100,11 @@ class Groups:
             distributed_c10d.new_group(*args, **kwargs)
         fresh = {id(before): after for before, (*_, after) in zip(old, self.made) if before is not None}
         _replace(values, fresh)
+
+
+def _abort(group: Any) -> None:
+    with suppress(Exception):  # a group without a communicator has nothing to abort
+        group.abort()
 
 
 def _split(

@@ -40,6 +40,8 @@ def _stuck(ranks: Any, run: Run) -> BaseException:
     kind = RankDied if run.died else RanksStuck
     words = {rank: text for rank in run.died if (text := ranks.cluster.last_words(rank))}
     said = [f"Last words of {ranks_text(who)}: {text}" for who, text in show.grouped(words)]
+    if any("SIGABRT" in how or "SIGSEGV" in how for how in run.died.values()):
+        said += _last_calls(ranks, run)  # C++ code ended the process: what it was in may not have been a wait
     return kind("\n".join([str(report), *said, _repair(ranks, run)]), report)
 
 
@@ -61,14 +63,15 @@ def _stopped(ranks: Any, run: Run) -> BaseException:
 
 def _broken(ranks: Any, run: Run, broken: list[int], failures: str) -> BaseException:
     """An error that CUDA keeps for ever: say what the ranks called last, and give them new processes."""
-    lines = [f"{ranks_text([rank])}: {', '.join(map(_call, calls[-3:])) or 'nothing'}" for rank, calls in
-             enumerate(events(ranks, run))]  # fmt: skip
+    lines = _last_calls(ranks, run)
     run.died |= dict.fromkeys(broken, "its GPU does not answer any more")
-    return RankError("\n".join([failures, "The last calls were", *lines, _repair(ranks, run)]))
+    return RankError("\n".join([failures, *lines, _repair(ranks, run)]))
 
 
-def _call(event: Any) -> str:
-    return f"{call_text(event)} ({event.line})"
+def _last_calls(ranks: Any, run: Run) -> list[str]:
+    """A line a rank: the last three calls it began."""
+    calls = [[f"{call_text(event)} ({event.line})" for event in mine[-3:]] for mine in events(ranks, run)]
+    return ["Last calls:", *(f"  rank {rank}: {', '.join(mine) or 'none'}" for rank, mine in enumerate(calls))]
 
 
 def _now() -> float:

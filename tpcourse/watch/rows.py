@@ -59,7 +59,8 @@ def _finished(view: View) -> str:
     last = view.last
     if last is None:
         return "nothing yet"
-    return ", ".join(filter(None, (call_text(last), line_text(last))))
+    earlier = " of " in last.line  # of another cell: the sentence says which, where it matters
+    return ", ".join(filter(None, (call_text(last), "" if earlier else line_text(last))))
 
 
 def _now(world: World, view: View) -> str:
