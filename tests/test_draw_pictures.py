@@ -15,7 +15,7 @@ from tpcourse.draw.stepper import frame
 from tpcourse.draw.symbols import OPS
 from tpcourse.ledger import Log
 
-SIZES = (2, 3, 4, 8)
+SIZES = (2, 4, 8)
 
 
 def fills(ax, gid):

@@ -17,7 +17,7 @@ from tpcourse.check.runner import LESSONS, find
 ROOT = Path(__file__).parents[1]
 SOLUTION = read_source(ROOT / "solutions" / "src" / "01_collectives.py")
 WRONG = sorted((ROOT / "tests" / "wrong_answers" / "01").glob("*.py"))
-PATIENCE_S = 1.0
+PATIENCE_S = 0.8
 
 
 class Fewer:

@@ -101,7 +101,8 @@ class GuardedCell(IPyNbCell):
 
     def _run(self, kernel: Any, limit_s: float) -> dict[str, Any]:
         """Run the cell, gather its outputs, and return the kernel's reply; raise Lost where there is none."""
-        msg_id = kernel.execute_cell_input(self.cell.source, allow_stdin=False)
+        # With history: cells are numbered as in JupyterLab, and reports name cells by number.
+        msg_id = kernel.kc.execute(self.cell.source, allow_stdin=False, stop_on_error=False, store_history=True)
         reply = self._gather(kernel, msg_id, limit_s)
         if reply is None:
             kernel.interrupt()  # for a traceback; whatever the cell makes of it, it has failed

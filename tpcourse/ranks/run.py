@@ -74,9 +74,9 @@ class Run:
                 self.last[rank], self.moved = mark, now
 
     def _used_cpu(self, rank: int, cpu_s: float, now: float) -> bool:
-        """Whether a running rank used the processor in the last second or so."""
+        """Whether a running rank used the processor lately."""
         then, before = self.cpu.setdefault(rank, (now, cpu_s))
-        if now - then < 1.0:
+        if now - then < min(1.0, self.patience / 3):
             return False
         self.cpu[rank] = (now, cpu_s)
         return cpu_s - before > 0.05 * (now - then)
@@ -114,5 +114,5 @@ class Run:
 def _lost(error: BaseException) -> dict[str, Any]:
     """The error of a rank that could not report its own."""
     name, message = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))
-    nothing = {"frames": [], "inside": None, "collective": False, "fatal": False, "place": None}
+    nothing: dict[str, Any] = {"frames": [], "inside": None, "collective": False, "fatal": False, "place": None}
     return {"name": name, "message": message, **nothing}
