@@ -228,6 +228,39 @@ def test_nothing_is_left_when_the_fork_server_is_killed():
         process.kill()
 
 
+def test_ranks_that_were_stopped_or_lost_their_server_say_so_and_new_ones_start():
+    process = script(
+        """
+        import os
+        from tpcourse.ranks.spawn import own_server
+        first = start_ranks(1)
+        first.stop()
+        second = start_ranks(1)
+        os.kill(own_server().process.pid, 9)
+        for ranks in (first, second):
+            try:
+                ranks.run_cell("import time; time.sleep(0.5)")
+            except RuntimeError as error:
+                print(error)
+        start_ranks(1).run_cell("print(40 + 2)")
+        """,
+        TPCOURSE_SERVER="",
+    )
+    out, _ = process.communicate(timeout=90)
+    assert out.splitlines() == [
+        "these ranks were stopped; start_ranks() starts new ones",
+        "the fork server of the ranks has ended; start_ranks() starts new ranks",
+        "rank 0: 42",
+    ]
+
+
+def test_a_repair_that_was_interrupted_is_done_before_the_next_cell(shared_ranks):
+    shared_ranks.meeting.cluster.call_all("leave")
+    shared_ranks.meeting.is_broken = True
+    shared_ranks.run_cell("x = torch.ones(1)\ndist.all_reduce(x)\nx = x.item()")
+    assert shared_ranks["x"] == [4.0] * 4
+
+
 def test_a_notebook_leaves_nothing_to_the_next(fork_server):
     """Default dtype, seed, folder, environment and a patched torch stay in the processes that they were set in."""
     dirty = script(

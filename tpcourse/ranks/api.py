@@ -11,7 +11,7 @@ from typing import Any
 
 from tpcourse.ranks import magic, show
 from tpcourse.ranks.cluster import Cluster, GivenCluster, LocalCluster
-from tpcourse.ranks.errors import RankError
+from tpcourse.ranks.errors import RankError, RanksError
 from tpcourse.ranks.judge import judge
 from tpcourse.ranks.recover import Meeting
 from tpcourse.ranks.run import Run
@@ -59,6 +59,10 @@ class Ranks:
 
     def _run(self, targets: Any, live: Any, name: str, *args: Any) -> dict[int, dict[str, Any]]:
         """Run and watch; then show outputs, and raise what has to be raised."""
+        if self not in running():
+            raise RanksError("these ranks were stopped; start_ranks() starts new ones")
+        if self.meeting.is_broken:
+            self.meeting.again([])
         run = Run(self.cluster, self.targets(targets), self.patience)
         self.history.append((run.moved, args[1] if name == "run_cell" else 0))
         error: BaseException | None = None
@@ -68,6 +72,9 @@ class Ranks:
             error = judge(self, run, finished)
         except KeyboardInterrupt:
             error = judge(self, run, finished=False, interrupted=True)
+        except ConnectionError as lost:
+            self.stop()
+            error = RanksError(str(lost))
         show.show({rank: reply["items"] for rank, reply in run.replies.items() if reply.get("done")}, len(self))
         if error is not None:
             raise error
@@ -104,7 +111,8 @@ class Ranks:
 
     def stop(self) -> None:
         """End all ranks. The next `start_ranks()` starts new ones."""
-        running().clear()
+        if self in running():
+            running().remove(self)
         self.cluster.close()
 
 

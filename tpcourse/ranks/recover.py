@@ -15,6 +15,7 @@ class Meeting:
     def __init__(self, cluster: Any, backend: str) -> None:
         self.cluster, self.backend = cluster, backend
         self.generation = 0
+        self.is_broken = False  # a repair was interrupted
 
     @property
     def everyone(self) -> list[int]:
@@ -35,6 +36,7 @@ class Meeting:
 
     def again(self, dead: list[int]) -> list[int]:
         """Free all ranks and meet again; returns the ranks that had to be replaced (their variables are gone)."""
+        self.is_broken = True
         gone = set(dead) | self._leave([rank for rank in self.everyone if rank not in dead])
         plan = self._plan([rank for rank in self.everyone if rank not in gone])
         self._replace(sorted(gone))
@@ -43,12 +45,14 @@ class Meeting:
         except Exception:
             self.fresh()
             return self.everyone
+        self.is_broken = False
         return sorted(gone)
 
     def fresh(self) -> None:
         """New processes for all ranks."""
         self._replace(self.everyone)
         self.join()
+        self.is_broken = False
 
     def _replace(self, ranks: list[int]) -> None:
         if ranks:
