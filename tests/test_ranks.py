@@ -192,40 +192,33 @@ def test_nothing_is_left_when_the_owner(way, fork_server):
     assert all_gone(pids), "processes outlived their owner"
 
 
-def test_nothing_is_left_when_a_notebook_with_its_own_server_is_killed():
-    process = script(
-        """
-        import time
-        ranks = start_ranks(2)
-        from tpcourse.ranks.spawn import own_server
-        print([*ranks.cluster.pids, own_server().process.pid])
-        time.sleep(600)
-        """,
-        TPCOURSE_SERVER="",
-    )
-    pids = ranks_of(process)
+@pytest.fixture
+def with_own_server():
+    """A notebook that started its own fork server: its process, its ranks' ids, the server's id."""
+    body = """
+    import time
+    ranks = start_ranks(2)
+    from tpcourse.ranks.spawn import own_server
+    print([*ranks.cluster.pids, own_server().process.pid])
+    time.sleep(600)
+    """
+    process = script(body, TPCOURSE_SERVER="")
+    *pids, server = ranks_of(process)
+    yield process, pids, server
+    process.kill()
+
+
+def test_nothing_is_left_when_a_notebook_with_its_own_server_is_killed(with_own_server):
+    process, pids, server = with_own_server
     group = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     process.kill()
-    assert all_gone(pids + group)
+    assert all_gone([*pids, server, *group])
 
 
-def test_nothing_is_left_when_the_fork_server_is_killed():
-    process = script(
-        """
-        import time
-        ranks = start_ranks(2)
-        from tpcourse.ranks.spawn import own_server
-        print([*ranks.cluster.pids, own_server().process.pid])
-        time.sleep(600)
-        """,
-        TPCOURSE_SERVER="",
-    )
-    *pids, server = ranks_of(process)
+def test_nothing_is_left_when_the_fork_server_is_killed(with_own_server):
+    _, pids, server = with_own_server
     os.kill(server, signal.SIGKILL)
-    try:
-        assert all_gone(pids)
-    finally:
-        process.kill()
+    assert all_gone(pids)
 
 
 def test_ranks_that_were_stopped_or_lost_their_server_say_so_and_new_ones_start():

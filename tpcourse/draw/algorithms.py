@@ -24,6 +24,7 @@ def _part(src: int, dst: int, elements: range, adds: bool = False) -> list[Move]
 
 
 def broadcast_one_by_one(p: int, n: int) -> Rounds:
+    """The root sends its array to one rank after the other."""
     return [_part(0, dst, range(n)) for dst in range(1, p)]
 
 
@@ -40,14 +41,17 @@ def reduce_tree(p: int, n: int) -> Rounds:
 
 
 def scatter_one_by_one(p: int, n: int) -> Rounds:
+    """The root sends each rank its chunk, one after the other."""
     return [_part(0, dst, chunk(n, p, dst)) for dst in range(1, p)]
 
 
 def gather_one_by_one(p: int, n: int) -> Rounds:
+    """One rank after the other sends its chunk to the root."""
     return [_part(src, 0, chunk(n, p, src)) for src in range(1, p)]
 
 
 def reduce_one_by_one(p: int, n: int) -> Rounds:
+    """One rank after the other sends its array to the root, which adds it."""
     return [_part(src, 0, range(n), adds=True) for src in range(1, p)]
 
 
@@ -64,10 +68,12 @@ def reduce_scatter_ring(p: int, n: int) -> Rounds:
 
 
 def all_reduce_ring(p: int, n: int) -> Rounds:
+    """A ring reduce-scatter, then a ring all-gather."""
     return reduce_scatter_ring(p, n) + all_gather_ring(p, n)
 
 
 def all_reduce_one_by_one(p: int, n: int) -> Rounds:
+    """All send to the root, which adds and sends the sum back."""
     return reduce_one_by_one(p, n) + broadcast_one_by_one(p, n)
 
 

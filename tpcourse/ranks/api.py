@@ -189,6 +189,7 @@ def check_arguments(n: int | None, backend: str | None, patience: float) -> None
 
 
 def check_patience(seconds: float) -> float:
+    """The seconds as a number, or a ValueError that quotes them."""
     if not isinstance(seconds, (int, float)) or not 0.5 <= seconds <= 600:
         raise ValueError(f"patience={seconds!r}: a number of seconds from 0.5 to 600, for example 20")
     return float(seconds)
