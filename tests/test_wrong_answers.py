@@ -1,4 +1,4 @@
-"""The exercises of lesson 01: the untouched stub fails, the solution passes, each mistake gets its own sentence."""
+"""Exercises of lessons 01 and 04: the untouched stub fails, the solution passes, each mistake gets its own sentence."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tpcourse.check.misconceptions import GENERAL
 from tpcourse.check.runner import LESSONS, find
 
 ROOT = Path(__file__).parents[1]
-SOLUTION = read_source(ROOT / "solutions" / "src" / "01_collectives.py")
-WRONG = sorted((ROOT / "tests" / "wrong_answers" / "01").glob("*.py"))
-PATIENCE_S = 0.8
+SOLUTIONS = {lesson: read_source(next((ROOT / "solutions" / "src").glob(f"{lesson}_*.py"))) for lesson in ("01", "04")}
+WRONG = sorted(path for lesson in SOLUTIONS for path in (ROOT / "tests" / "wrong_answers" / lesson).glob("*.py"))
+PATIENCE_S = 1.0
 
 
 class Fewer:
@@ -49,6 +49,11 @@ def answers(notebook):
     }
 
 
+def lesson_of(name):
+    """ "04" for an exercise of lesson 04."""
+    return LESSONS[name].split(".")[0].removeprefix("lesson")
+
+
 def exercise_of(path):
     return path.stem.split("__")[0]
 
@@ -64,10 +69,12 @@ def failure(ranks, name):
     return caught.value
 
 
-def test_there_is_an_answer_and_a_check_for_every_exercise():
-    checks = [cell.source for cell in SOLUTION.cells if nbgrader.is_check(cell)]
-    assert list(answers(SOLUTION)) == list(LESSONS)
-    assert checks == [f'check.exercise(ranks, "{name}")' for name in LESSONS]
+@pytest.mark.parametrize("lesson", SOLUTIONS)
+def test_there_is_an_answer_and_a_check_for_every_exercise(lesson):
+    checks = [cell.source for cell in SOLUTIONS[lesson].cells if nbgrader.is_check(cell)]
+    names = [name for name in LESSONS if lesson_of(name) == lesson]
+    assert list(answers(SOLUTIONS[lesson])) == names
+    assert checks == [f'check.exercise(ranks, "{name}")' for name in names]
 
 
 def test_every_exercise_has_at_least_three_wrong_answers():
@@ -86,7 +93,7 @@ def test_wrong_answers_of_an_exercise_have_sentences_of_their_own(name):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_untouched_exercise_is_not_started(ranks, name):
-    ranks.run_cell(answers(to_exercise(SOLUTION, "01"))[name])
+    ranks.run_cell(answers(to_exercise(SOLUTIONS[lesson_of(name)], lesson_of(name)))[name])
     found = failure(ranks, name)
     assert found.state == "not started"
     assert str(found).startswith(f"{name}: not started")
@@ -94,7 +101,7 @@ def test_the_untouched_exercise_is_not_started(ranks, name):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_solution_passes_and_says_the_same_on_two_three_and_four_ranks(ranks, name, capsys):
-    ranks.run_cell("from tpcourse.wire import exchange\n" + answers(SOLUTION)[name])
+    ranks.run_cell("from tpcourse.wire import exchange\n" + answers(SOLUTIONS[lesson_of(name)])[name])
     blocks = set()
     for size in (2, 3, 4):
         check.exercise(Fewer(ranks, size), name)
@@ -117,7 +124,7 @@ def test_after_a_check_of_stuck_ranks_the_next_check_works(ranks):
     stuck = next(path for path in WRONG if path.stem == "ring_all_gather__sends_first")
     ranks.run_cell("kept = rank\n" + stuck.read_text("utf-8"))
     assert "Every rank waits in its send" in str(failure(ranks, "ring_all_gather"))
-    ranks.run_cell(answers(SOLUTION)["ring_all_gather"])
+    ranks.run_cell(answers(SOLUTIONS["01"])["ring_all_gather"])
     check.exercise(ranks, "ring_all_gather")
     assert ranks["kept"] == list(range(len(ranks)))
 
@@ -126,5 +133,5 @@ def test_after_a_rank_died_in_a_check_the_next_check_works(ranks):
     body = "    os._exit(3) if rank == 1 else dist.barrier(group)"
     ranks.run_cell(f"import os\ndef ring_all_gather(piece, group):\n{body}")
     assert "rank 1" in str(failure(ranks, "ring_all_gather"))
-    ranks.run_cell(answers(SOLUTION)["ring_all_gather"])
+    ranks.run_cell(answers(SOLUTIONS["01"])["ring_all_gather"])
     check.exercise(ranks, "ring_all_gather")

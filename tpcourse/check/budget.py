@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ class Budget:
     `sent` and `messages` are upper bounds, and so is `total` on the messages of all ranks together; `received` is a
     lower one: what a rank does not hold has to arrive.
     `calls` replaces the bounds where torch's collectives are allowed: (operation, axis, bytes sent), each once.
+    `judge` replaces everything: an exercise's own rules.
     """
 
     sent: tuple[int, ...] = ()
@@ -28,6 +30,7 @@ class Budget:
     rounds: int | None = None
     ring: bool = False
     calls: tuple[tuple[str, str, int], ...] = ()
+    judge: Callable[[Evidence], Fault | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -40,6 +43,8 @@ class Fault:
 
 def first_fault(evidence: Evidence, budget: Budget) -> Fault | None:
     """The first rule that the ranks' messages break, or None."""
+    if budget.judge:
+        return budget.judge(evidence)
     if budget.calls:
         return _calls_fault(evidence, budget.calls)
     rules = (

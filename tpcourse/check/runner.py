@@ -12,10 +12,12 @@ import numpy as np
 from IPython.utils.capture import capture_output
 
 from tpcourse.check.axes import judge
+from tpcourse.check.calculation import CALCULATIONS, calculate, find_calculation
 from tpcourse.check.calls import in_rank
 from tpcourse.check.evidence import RUNNING, STUBBED, Case, Evidence, Outcome
 from tpcourse.check.report import Verdict
 from tpcourse.check.spec import Exercise
+from tpcourse.check.weighing import WEIGHINGS, find_weighing, weigh
 from tpcourse.ranks.errors import RanksError, RanksInterrupted
 
 PATIENCE_S = 5
@@ -26,16 +28,32 @@ LESSONS = {
     "tree_broadcast": "lesson01.broadcast",
     "pairwise_all_to_all": "lesson01.all_to_all",
     "two_groups": "lesson01.two_groups",
+    "mean_gradients": "lesson04.mean_gradients",
+    "bucketed_gradients": "lesson04.bucketed_gradients",
+    "accumulated_gradients": "lesson04.accumulated_gradients",
+    "weighted_gradients": "lesson04.weighted_gradients",
+    "overlapped_gradients": "lesson04.overlapped_gradients",
 }
 
 
 def exercise(ranks: Any, name: str) -> None:
-    """Check the answer `name`, a function that a `%%px` cell of this notebook defined in the ranks.
+    """Check the answer `name`, a function that a `%%px` cell of this notebook defined in the ranks; or, where nothing
+    is sent, one that the notebook itself defined.
 
     Values against the one-device answer, then messages against the budget, on groups of 2, 3 and 4 ranks where there
     are as many, with new random inputs each time. Prints one block if it passes.
     Raises: CheckFailed with what was found, the likely misconception and a hint; ValueError for an unknown name.
     """
+    if name in CALCULATIONS:
+        with quiet(ranks, PATIENCE_S):
+            verdict = calculate(ranks, find_calculation(name))
+        verdict.conclude()
+        return
+    if name in WEIGHINGS:
+        with quiet(ranks, PATIENCE_S):
+            verdict = _not_defined(ranks, name) or weigh(ranks, find_weighing(name))
+        verdict.conclude()
+        return
     spec = find(name)
     if len(ranks) < 2:
         raise ValueError("a check needs at least 2 ranks and 1 is running: call start_ranks(2), or more")
@@ -47,7 +65,7 @@ def exercise(ranks: Any, name: str) -> None:
 def find(name: str) -> Exercise:
     """The exercise of this name."""
     if name not in LESSONS:
-        raise ValueError(f"no exercise is named {name!r}; there are {', '.join(LESSONS)}")
+        raise ValueError(f"no exercise is named {name!r}; there are {', '.join([*LESSONS, *CALCULATIONS, *WEIGHINGS])}")
     return importlib.import_module(f"tpcourse.check.{LESSONS[name]}").EXERCISE
 
 

@@ -11,11 +11,23 @@ if TYPE_CHECKING:
     from tpcourse.draw.algorithms import ALGORITHMS as ALGORITHMS
     from tpcourse.draw.algorithms import play as play
     from tpcourse.draw.bars import memory_bars as memory_bars
+    from tpcourse.draw.buckets import bucket_curve as bucket_curve
+    from tpcourse.draw.buckets import bucket_order as bucket_order
     from tpcourse.draw.cells import before_after as before_after
     from tpcourse.draw.cells import exchange as exchange
+    from tpcourse.draw.cost_controls import cost_sliders as cost_sliders
+    from tpcourse.draw.cost_curves import algorithm_times as algorithm_times
+    from tpcourse.draw.cost_curves import bandwidths as bandwidths
+    from tpcourse.draw.cost_curves import cost_fit as cost_fit
+    from tpcourse.draw.cost_links import link_ratios as link_ratios
+    from tpcourse.draw.cost_links import product_bars as product_bars
+    from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
     from tpcourse.draw.lanes import timeline as timeline
     from tpcourse.draw.mesh import grid as grid
+    from tpcourse.draw.piggy import piggy_bank as piggy_bank
+    from tpcourse.draw.piggy_sliders import piggy_bank_sliders as piggy_bank_sliders
+    from tpcourse.draw.recorded import recorded as recorded
     from tpcourse.draw.rounds import bands as bands
     from tpcourse.draw.rounds import steps as steps
     from tpcourse.draw.source import show_source as show_source
@@ -28,6 +40,10 @@ _HOME = {
     "exchange": "cells", "messages": "diagram", "holdings": "symbols", "intervals": "spans",
     "timeline": "lanes", "grid": "mesh", "bands": "rounds", "steps": "rounds", "show_source": "source",
     "collective_stepper": "stepper",
+    "cost_sliders": "cost_controls", "algorithm_times": "cost_curves", "bandwidths": "cost_curves",
+    "cost_fit": "cost_curves", "link_ratios": "cost_links", "product_bars": "cost_links",
+    "memory_curve": "curve", "piggy_bank": "piggy", "piggy_bank_sliders": "piggy_sliders",
+    "bucket_curve": "buckets", "bucket_order": "buckets", "recorded": "recorded",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 

@@ -15,6 +15,8 @@ BENCHES = {
     "start": "seconds from start_ranks(4) to the first all-reduce, ours and plain ipyparallel's",
     "px": "milliseconds for an empty %%px cell on 4 ranks",
     "ledger": "microseconds that the ledger adds to a collective",
+    "data": "a data-parallel training step by size of bucket, beside torch's DistributedDataParallel",
+    "collectives": "time and bandwidth of three collectives by size, and how well two numbers predict them",
 }
 
 
@@ -40,7 +42,7 @@ class Result:
 def run(args: argparse.Namespace) -> int:
     """Measure, print, and record if asked; without a name, list the names."""
     if args.name is None:
-        print("\n".join(f"{name:8} {text}" for name, text in BENCHES.items()))
+        print("\n".join(f"{name:11} {text}" for name, text in BENCHES.items()))
         return 0
     if args.name not in BENCHES:
         raise CommandError(f"there is no benchmark {args.name!r}; there are: {', '.join(BENCHES)}.")

@@ -1,0 +1,341 @@
+# %% [markdown]
+# # 02 Cost
+# **After this you can predict how long a collective takes before you run it, from two numbers that you measured, and say
+# which link a model needs.** About 45 minutes; uses lesson 01.
+#
+# Lesson 01 counted steps and bytes. It ended with two hundred small sums that took many times as long as one large sum of the
+# same bytes. Here you find out what was paid, put a number on it, and use the number.
+
+# %%
+from tpcourse import costs, draw, show_source, start_ranks
+
+ranks = start_ranks()
+
+# %% [markdown]
+# ## 1. A thousand times as much
+# **An all-reduce of one number moves four bytes. One of a thousand numbers moves a thousand times as many. How many times as
+# long does it take?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# A single reading of a clock tells little. `median_seconds` alternates the calls in random order, takes the slowest rank's
+# time, because the others wait for it, and reports the median of many samples.
+
+# %%
+# %%px
+from tpcourse import wire
+from tpcourse.ranks.timing import median_seconds
+
+arrays = {n: torch.randn(n, device=device) for n in (1, 1_000, 1_000_000)}
+calls = {n: lambda x=x: wire.all_reduce(x, group=world) for n, x in arrays.items()}
+took = median_seconds(calls)
+
+# %% [markdown]
+# Times differ from machine to machine, so this is yours: a thousand numbers over one number, then a million over one.
+
+# %% tags=["nbval-ignore-output"]
+took = ranks["took"][0]
+[round(took[n] / took[1], 1) for n in (1_000, 1_000_000)]
+
+# %% [markdown]
+# About the same time for a thousand times the bytes. Whatever a message carries, something is paid before its first byte
+# moves: the library is called, ranks find each other, a kernel is launched. Call that $\alpha$, in seconds a message. After
+# it each byte costs $\beta$ seconds, one over the bandwidth:
+#
+# $$T(n) = \alpha + n\,\beta$$
+#
+# At $n = \alpha/\beta$ bytes the two are equal. Far below it you pay for messages, far above it for bytes, and that is why many
+# small messages are slow. DDP's buckets, in lesson 04, exist for this reason.
+
+# %% tags=["check"]
+assert took[1_000] < 100 * took[1], "a thousand times the bytes, and far from a thousand times as long"
+
+# %% [markdown]
+# ## 2. Two numbers
+# Measure many sizes and lay a line through them; its start is $\alpha$ and its slope is $\beta$. No machine is quiet for long. Below, six times lie on
+# $\alpha$ = 100 µs and 1 GB/s, but the largest was disturbed and took 30 % longer.
+#
+# **Ordinary least squares makes the squared errors small, in seconds. The smallest array took 104 µs. What does the fitted line say of it: about
+# that, a tenth less, or a third of it?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# Fitted twice: to errors in seconds, as `numpy.polyfit` does, and to relative errors. In µs:
+
+# %%
+import numpy as np
+
+sizes = [4096 * 4**step for step in range(6)]
+times = [100e-6 + n / 1e9 for n in sizes]
+times[-1] *= 1.3
+beta, alpha = np.polyfit(sizes, times, 1)
+relative = costs.fitting.least_squares(sizes, times)
+[round(1e6 * (a + b * sizes[0])) for a, b in ((alpha, beta), relative)]
+
+# %% [markdown]
+# A third. The largest array's error is twelve times the whole time of the smallest, so in seconds the large arrays decide alone. Divide each equation
+# $\alpha + \beta n = t$ by its own $t$, and all of them count alike:
+#
+# $$\min_{\alpha, \beta} \sum_i \Big(\frac{\alpha + \beta n_i}{t_i} - 1\Big)^2$$
+
+# %%
+show_source(costs.fitting.least_squares)
+
+# %% [markdown]
+# Now your machine. On GPUs from 1 MiB to 1 GiB, on the CPU from 4 KiB to 4 MiB, each size twice the last. Sizes are those of the whole array, here
+# and everywhere. Every other size is put aside for section 3.
+
+# %%
+from tpcourse.ranks.timing import time_collectives
+
+first = 2**20 if ranks.backend == "nccl" else 2**12
+found = ranks.run(time_collectives, [first * 2**step for step in range(11)], repeats=10)[0]
+measured, unseen = costs.every_other(found)
+fits = costs.fit_each(measured)
+
+# %%
+draw.cost_fit(measured, fits)
+
+# %% [markdown]
+# Both axes are logarithmic, so a line is not straight: flat where $\alpha$ rules, rising where $\beta$ does, with the bend at
+# $\alpha/\beta$. Each collective has a line of its own. Libraries change their protocol with the size, so the truth has more bends than one;
+# two numbers are what a person can keep in mind.
+
+# %% tags=["check"]
+exact = [costs.Measurement("all_reduce", 4, n, 2e-4 + 1e-9 * n) for n in sizes]
+line = costs.fit(exact)
+assert abs(line.alpha_s / 2e-4 - 1) < 1e-6 and abs(line.beta_s_per_byte / 1e-9 - 1) < 1e-6
+assert 0.25 < (alpha + beta * sizes[0]) / times[0] < 0.35 and round(0.3 * times[-1] / 1.3 / times[0]) == 12
+
+# %% [markdown]
+# ## 3. Predict, then measure
+# A fit that only describes what it has seen is worth little. The sizes in `unseen` lie between the others, and the fit has not met them.
+#
+# **How far off is the prediction, in percent, for half of them?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# The median of $|\text{predicted} / \text{measured} - 1|$, in percent:
+
+# %% tags=["nbval-ignore-output"]
+error = costs.median_error(fits, unseen)
+round(100 * error)
+
+# %%
+draw.cost_fit(measured, fits, unseen, recorded=costs.recorded())
+
+# %% [markdown]
+# Hollow points were not fitted. If a run on GPUs has been recorded it is drawn in grey: same formula, same fit, other numbers. A line
+# that is right within a third of the time is enough to choose an algorithm, a link or a bucket, because those choices differ by
+# factors. It is not enough to claim ten percent: for that you measure.
+#
+# Do not carry $\alpha$ and $\beta$ over to another machine, another number of ranks, or sizes far outside of what you measured.
+
+# %% tags=["check"]
+limit = 0.15 if ranks.backend == "nccl" else 0.35
+assert error < limit, f"half of the predictions are off by more than {limit:.0%}"
+
+# %% [markdown]
+# ## 4. Two bandwidths
+# Bytes over seconds is a bandwidth. People quote two of them, and they differ.
+#
+# **A ring all-reduces 1 GB over links of 450 GB/s. It took 2 ranks 2.2 ms. What do 64 ranks on the same links need: the same, half, about
+# twice, or 32 times as long?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# `costs` has the time of every algorithm of lesson 01 as a formula, $\text{steps}\cdot\alpha + \text{bytes}\cdot\beta$, and figures for links. GB/s in
+# the last two columns:
+
+# %%
+for p in (2, 8, 64):
+    t = costs.seconds("all_reduce", 1e9, p, "NVLink 4", algorithm="ring")
+    m = costs.Measurement("all_reduce", p, 10**9, t)
+    print(f"{p:3} ranks {1e3 * t:5.2f} ms {m.algorithm_bytes_per_s / 1e9:5.0f} {m.bus_bytes_per_s / 1e9:5.0f}")
+
+# %% [markdown]
+# About twice. The *algorithm bandwidth* is what you feel: bytes of your array over seconds. It falls with $p$, because a ring sends
+# $2\tfrac{p-1}{p}n$ bytes on each link, one array at 2 ranks and nearly two at 64. The *bus bandwidth* counts what crossed the link:
+#
+# $$B_{bus} = \frac{n}{T} \cdot \begin{cases} 2\tfrac{p-1}{p} & \text{all-reduce} \\ \tfrac{p-1}{p} & \text{all-gather, reduce-scatter, all-to-all} \\ 1 & \text{broadcast, reduce}\end{cases}$$
+#
+# Hold it against the link's data sheet: it is the same at every $p$. Yours, by size:
+
+# %%
+draw.bandwidths(measured)
+
+# %% [markdown]
+# What is missing at small sizes is $\alpha$; by the model a long enough ring shows the link's own figure, on any number of ranks.
+
+# %% tags=["check"]
+for p in (2, 4, 8, 64):
+    t = costs.seconds("all_reduce", 1e11, p, "NVLink 4")
+    bus = costs.Measurement("all_reduce", p, 10**11, t).bus_bytes_per_s
+    assert abs(bus / 450e9 - 1) < 0.01
+
+# %% [markdown]
+# ## 5. Ring or tree
+# Few steps or few bytes: lesson 01 left that open. With $\alpha$ and $\beta$ it is arithmetic.
+#
+# **A thousand and twenty-four ranks over NVLink, $\alpha$ = 3.4 µs. From which size on is a ring faster than a tree: 1 kB, 1 MB or
+# 100 MB?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# Set the two times equal and solve for $n$; that is `crossing`. In MB:
+
+# %%
+round(costs.crossing(1024, "NVLink 4") / 1e6)
+
+# %% [markdown]
+# Below that the ring's 2,046 steps cost more than the bytes that the tree repeats:
+#
+# $$\underbrace{2(p-1)\alpha + 2\tfrac{p-1}{p}n\beta}_{\text{ring}} \;<\; \underbrace{2\lceil\log_2 p\rceil\,(\alpha + n\beta)}_{\text{tree}}$$
+#
+# Does the formula hold for messages that you can see? On your ranks, time the ring of `tpcourse.wire` at some sizes, and the tree and the naive
+# all-reduce at the same ones.
+
+# %%
+# %%px
+ways = ("ring", "tree", "naive")
+lengths = [2**k for k in range(10, 21, 2)]                         # elements of 4 bytes
+x = torch.randn(max(lengths), device=device)
+kernels = {way: getattr(wire, f"{way}_all_reduce") for way in ways}
+calls = {
+    (way, n): lambda run=kernels[way], n=n: run(x[:n], group=world) for way in ways for n in lengths
+}
+took = median_seconds(calls, repeats=7, in_a_row=2)
+
+# %% [markdown]
+# From the ring's times alone come $\alpha$ of one message and $\beta$ of one byte. Points are measured; the curves of tree and naive are predicted
+# from the ring.
+
+# %%
+took, p = ranks["took"][0], len(ranks)
+times = {way: {4 * n: t for (name, n), t in took.items() if name == way} for way in ("ring", "tree", "naive")}
+ring = [costs.Measurement("all_reduce", p, n, t) for n, t in times["ring"].items()]
+link = costs.fit(ring).as_link("ring")
+draw.algorithm_times(p, link, times)
+
+# %% [markdown]
+# Do points and curves agree? The shapes should, and which way is best at each end. If the points of tree and naive lie *below* their curves, your ranks
+# share cores: in every step of a ring all of them are busy, in a tree half of them wait, and the others have the cores to themselves.
+# The model knows nothing of that. It gives every pair of ranks a link of its own.
+#
+# Halving and doubling lies below both, always, by the model: few steps *and* few bytes. Libraries use rings all the same, because in halving and
+# doubling all ranks talk across the machine at once, and real links are shared. A model is also what it leaves out: contention, and the
+# time of adding.
+#
+# At 2 and 3 ranks the tree has no advantage at all: as many steps, more bytes.
+
+# %% tags=["check"]
+n = costs.crossing(1024, "NVLink 4")
+ring_s, tree_s = (costs.seconds("all_reduce", n, 1024, "NVLink 4", way) for way in ("ring", "tree"))
+assert abs(ring_s / tree_s - 1) < 1e-9 and 100e6 < n < 200e6
+assert costs.crossing(2, "NVLink 4") == costs.crossing(3, "NVLink 4") == 0
+
+# %% [markdown]
+# ## 6. The link that tensor parallelism needs
+# Tensor parallelism splits a product $[M, K] \times [K, N]$ by columns: each of $p$ ranks multiplies with $N/p$ of them. Before that an all-gather brings
+# the activations together. Let $r$ be the time of the gather over the time of the product.
+#
+# **You double the tokens $M$ in a batch. Does the gather become a smaller part of the time?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# Eight H100s over NVLink, by figures on paper, for 1, 2 and 16 thousand tokens:
+
+# %%
+K, N, p = 8192, 57344, 8
+F, B = costs.PEAK_FLOPS["H100"], costs.LINKS["NVLink 4"].bytes_per_s
+for M in (1024, 2048, 16384):
+    gather_s = (p - 1) / p * 2 * M * K / B                           # bf16: 2 bytes
+    product_s = costs.product_flops(M, K, N // p) / F
+    print(f"{M:6} tokens  r = {gather_s / product_s:.3f}")
+
+# %% [markdown]
+# It does not. The gather carries $\tfrac{p-1}{p}\,2MK$ bytes, the product takes $2MK\tfrac{N}{p}$ FLOPs: $M$ and $K$ cancel.
+#
+# $$r = \frac{F\,(p-1)}{p\,N_{local}\,B} = \frac{F}{B}\cdot\frac{p-1}{N}$$
+#
+# Only one of three sizes is left, the width that is split, and it works against $p$. A faster GPU makes $r$ *worse*: it multiplies sooner and gathers
+# as before. If gather and product overlap perfectly, the time falls by $(1+r)/\max(1, r)$, at most a factor of two.
+#
+# And on your own ranks? The product and the gather of two batches, the second with four times the tokens:
+
+# %%
+# %%px
+def pair(tokens, inner=512, columns=512):
+    whole, weight = torch.randn(tokens, inner, device=device), torch.randn(inner, columns, device=device)
+    shard = whole[: tokens // world_size]
+    gather, product = lambda: wire.all_gather(shard, group=world), lambda: whole @ weight
+    return {("gather", tokens): gather, ("product", tokens): product}
+
+
+took = median_seconds(pair(1024) | pair(4096), repeats=7)
+
+# %% [markdown]
+# $r$ of the small batch and of the large one:
+
+# %% tags=["nbval-ignore-output"]
+took = ranks["took"][0]
+[round(took["gather", tokens] / took["product", tokens], 2) for tokens in (1024, 4096)]
+
+# %% [markdown]
+# Roughly equal, as far as $\alpha$ lets them be. Now a whole layer of a model with 70 billion parameters: four products, each with a gather before or a
+# scatter after it. A disc is a group of 2, 4 or 8 ranks; in the grey they talk longer than they multiply.
+
+# %%
+ratios = {
+    name: {p: costs.layer_ratio("Llama 3 70B", p, F, link.bytes_per_s) for p in (2, 4, 8)}
+    for name, link in costs.LINKS.items()
+    if name != "loopback"
+}
+draw.link_ratios(ratios, "Llama 3 70B on 2, 4 and 8 x H100, by figures on paper")
+
+# %% [markdown]
+# "Tensor parallelism only inside a node." **Verdict:** for this model and this GPU it is so, and not by law. NVLink carries eight ranks; PCIe and a
+# 400 Gb/s card for each GPU carry two; 100 Gb/s carries none, and leaving the node costs a factor of nine. It is a ratio of three
+# numbers. Change one and ask again:
+
+# %%
+draw.cost_sliders()
+
+# %% [markdown]
+# Move the tokens down to 64: now $\alpha$ counts, tokens no longer cancel, and eight ranks gain nothing over one. That is inference, a few
+# words at a time.
+
+# %% tags=["check"]
+assert abs(ratios["NVLink 4"][8] / (4 * F * 7 / (450e9 * (144 * 128 + 3 * 28672))) - 1) < 1e-9
+fits_up_to = {name: costs.largest_tp("Llama 3 70B", F, link.bytes_per_s) for name, link in costs.LINKS.items()}
+assert (fits_up_to["NVLink 4"], fits_up_to["PCIe 5"], fits_up_to["400 Gb/s"], fits_up_to["100 Gb/s"]) == (8, 2, 2, 1)
+
+# %% [markdown]
+# ## You saw
+# You saw that a message costs $\alpha$ before its first byte, that two fitted numbers predict sizes nobody measured, that bus bandwidth is the one to hold
+# against a data sheet, that the size decides between ring and tree, and that one ratio, $F(p-1)/(NB)$, says which link a split product needs.
+#
+# The exercises (`exercises/02_cost.ipynb`) let you write the fit, predict a run before it is made, choose a bucket size, and find where a model stops
+# gaining from more ranks.
+#
+# **One case that fails.** By its $r$ the 70 B model runs well on eight H100s over NVLink. Training with Adam holds 16 bytes for each parameter, and
+# the card has 80 GB.
+
+# %% tags=["raises-exception"]
+held_bytes = 16 * 70e9 / 8
+assert held_bytes <= 80e9, f"{held_bytes / 1e9:.0f} GB on each rank, before a single activation"
+
+# %% [markdown]
+# Fast enough, and it does not fit. Lesson 03 counts the bytes that stay.

@@ -1,0 +1,15 @@
+# One graph too many: the last step's is alive until its names are bound again
+
+
+def train_steps(model, optimizer, batches):
+    losses = []
+    for x, target in batches:
+        y = model(x)
+        loss = (y - target).square().mean()
+        size = 0.01 * y.square().mean()
+        optimizer.zero_grad()
+        loss.backward(retain_graph=True)
+        size.backward(retain_graph=True)
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)

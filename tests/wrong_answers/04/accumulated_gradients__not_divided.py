@@ -1,0 +1,10 @@
+# The result is k times too large
+
+
+def accumulated_gradients(model, xs, ys, group):
+    for x, y in zip(xs, ys):
+        ((model(x) - y) ** 2).mean().backward()
+    for w in model.parameters():
+        dist.all_reduce(w.grad, group=group)
+        w.grad /= dist.get_world_size(group)
+    return [w.grad for w in model.parameters()]

@@ -1,0 +1,12 @@
+# one carries more than a bucket
+
+
+def bucketed_gradients(model, x, y, bucket_bytes, group):
+    ((model(x) - y) ** 2).mean().backward()
+    weights = list(model.parameters())
+    flat = torch.cat([w.grad.flatten() for w in weights])
+    dist.all_reduce(flat, group=group)
+    flat /= dist.get_world_size(group)
+    for w, piece in zip(weights, flat.split([w.numel() for w in weights])):
+        w.grad = piece.view_as(w)
+    return [w.grad for w in model.parameters()]

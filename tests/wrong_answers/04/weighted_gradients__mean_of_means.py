@@ -1,0 +1,9 @@
+# This is the average of averages
+
+
+def weighted_gradients(model, x, y, group):
+    ((model(x) - y) ** 2).sum().div(max(1, y.numel())).backward()
+    for w in model.parameters():
+        dist.all_reduce(w.grad, group=group)
+        w.grad /= dist.get_world_size(group)
+    return [w.grad for w in model.parameters()]

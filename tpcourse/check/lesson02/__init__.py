@@ -1,0 +1,1 @@
+"""The exercises of lesson 02, one module each: inputs, what is right, misconceptions."""

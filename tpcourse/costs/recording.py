@@ -1,0 +1,40 @@
+"""The recorded run of the collectives, if there is one: real figures for a reader who has no GPUs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tpcourse.costs.measured import Measurement
+
+FOLDER = Path(__file__).parents[1] / "recordings"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """What `tpcourse bench collectives --record` wrote: fitted sizes, sizes left out of the fit, and the machine."""
+
+    machine: str
+    measured: tuple[Measurement, ...]
+    unseen: tuple[Measurement, ...]
+
+
+def recorded(folder: Path = FOLDER) -> Recording | None:
+    """The recorded run, or None where none was recorded."""
+    path = folder / "collectives.json"
+    if not path.is_file():
+        return None
+    content = json.loads(path.read_text(encoding="utf-8"))
+    figures = content["figures"]
+    points = ([Measurement(**point) for point in figures[name]] for name in ("measured", "unseen"))
+    measured, unseen = (tuple(sorted(part, key=lambda m: (m.op, m.num_bytes))) for part in points)
+    return Recording(_name(content["machine"], figures), measured, unseen)
+
+
+def _name(machine: dict[str, Any], figures: dict[str, Any]) -> str:
+    """2 x NVIDIA H200, NCCL 2.28.9; or 4 ranks on a CPU, gloo."""
+    if figures["backend"] == "nccl" and machine.get("cards"):
+        return f"{figures['p']} x {machine['cards'][0]}, NCCL {machine.get('nccl')}"
+    return f"{figures['p']} ranks on a CPU, {figures['backend']}"

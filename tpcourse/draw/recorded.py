@@ -1,0 +1,23 @@
+"""The figures that `tpcourse bench NAME --record` wrote, for pictures that show them beside the learner's own."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "recordings"
+
+
+def recorded(name: str, folder: Path = FOLDER) -> dict[str, dict[str, Any]]:
+    """Machine -> figures of the recorded run of a benchmark; empty if none was recorded."""
+    path = folder / f"{name}.json"
+    if not path.is_file():
+        return {}
+    content = json.loads(path.read_text("utf-8"))
+    return {machine_name(content["machine"], content["figures"]): content["figures"]}
+
+
+def machine_name(machine: dict[str, Any], figures: dict[str, Any]) -> str:
+    """2 x NVIDIA H200, NCCL 2.28.9; or 4 ranks on a CPU."""
+    if figures.get("backend") == "nccl" and machine.get("cards"):
+        return f"{figures['p']} x {machine['cards'][0]}, NCCL {machine.get('nccl')}"
+    return f"{figures['p']} ranks on a CPU"
