@@ -48,8 +48,16 @@ class Pending:
     def add(self, handle: Handle) -> None:
         """Follow a handle; beyond 512 the oldest is given up, and its end stays unknown."""
         while len(self._handles) >= MOST:
-            self._handles.pop(next(iter(self._handles)), None)
+            self._handles.pop(self._oldest() or 0, None)
         self._handles[_key(handle)] = handle
+
+    def _oldest(self) -> int | None:
+        """The oldest key; another thread may add or take one while we look."""
+        while True:
+            try:
+                return next(iter(self._handles), None)
+            except RuntimeError:
+                continue
 
     def of_work(self, work: Any) -> Handle | None:
         """The handle of torch's Work, if it is still followed."""
@@ -78,7 +86,7 @@ class Pending:
         if not self._handles:
             return
         for _ in range(min(2, len(self._handles))):
-            key = next(iter(self._handles), None)
+            key = self._oldest()
             handle = None if key is None else self._handles.pop(key, None)
             if key is not None and handle is not None:
                 self._handles[key] = handle
