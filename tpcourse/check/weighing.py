@@ -183,7 +183,9 @@ def gives(name: str) -> Callable[[Facts], bool]:
     """Shows where the result is the one that this wrong idea gives, as the probe computed it."""
 
     def shows(facts: Facts) -> bool:
-        return "error" not in facts and facts["result"] in facts["wrong"].get(name, ())
+        if "error" in facts or facts["result"] == facts["right"]:
+            return False
+        return facts["result"] in facts["wrong"].get(name, ())
 
     return shows
 
