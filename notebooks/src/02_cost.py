@@ -40,7 +40,7 @@ took = ranks["took"][0]
 [round(took[n] / took[1], 1) for n in (1_000, 1_000_000)]
 
 # %% [markdown]
-# About the same time for a thousand times the bytes. Whatever a message carries, something is paid before its first byte
+# Nowhere near a thousand times; on a quiet machine about once. Whatever a message carries, something is paid before its first byte
 # moves: the library is called, ranks find each other, a kernel is launched. Call that $\alpha$, in seconds a message. After
 # it each byte costs $\beta$ seconds, one over the bandwidth:
 #
@@ -228,9 +228,10 @@ link = costs.fit(ring).as_link("ring")
 draw.algorithm_times(p, link, times)
 
 # %% [markdown]
-# Do points and curves agree? The shapes should, and which way is best at each end. If the points of tree and naive lie *below* their curves, your ranks
-# share cores: in every step of a ring all of them are busy, in a tree half of them wait, and the others have the cores to themselves.
-# The model knows nothing of that. It gives every pair of ranks a link of its own.
+# Do points and curves agree? Where each rank has a GPU or a core of its own, they should. If the points of tree and naive lie far *below* their curves,
+# your ranks share cores: in every step of a ring all of them are busy, in a tree half of them wait, and the others have the cores to themselves. There
+# the ring may lose at every size that you see, whatever the mark says. The model knows nothing of cores; it gives every pair of ranks a
+# link, and every rank its own time.
 #
 # Halving and doubling lies below both, always, by the model: few steps *and* few bytes. Libraries use rings all the same, because in halving and
 # doubling all ranks talk across the machine at once, and real links are shared. A model is also what it leaves out: contention, and the

@@ -56,7 +56,7 @@ LINKS: Mapping[str, Link] = MappingProxyType({
         Link("400 Gb/s", 14e-6, 50e9, f"InfiniBand NDR or 400 Gb Ethernet, a card for each GPU. {STEP}"),
         Link("100 Gb/s", 14e-6, 12.5e9, f"InfiniBand EDR or 100 Gb Ethernet, a card for each GPU. {STEP}"),
         Link("10 Gb/s", 14e-6, 1.25e9, f"10 Gb Ethernet; over TCP alpha is several times longer. {STEP}"),
-        Link("loopback", 100e-6, 1e9, "gloo between processes of one machine: an order of magnitude, so fit your own"),
+        Link("loopback", 100e-6, 1e9, "gloo in one machine, a core for each rank: an order of magnitude, fit your own"),
     )
 })  # fmt: skip
 """Name -> link, the fastest first. Figures of this machine come from `fit`, not from here."""

@@ -146,7 +146,7 @@ def _curve(ax: Axes, name: str, sizes: Sequence[float], times: Sequence[float]) 
 def _mark(ax: Axes, cross: float) -> None:
     """A line at the size from which the ring is faster."""
     ax.axvline(cross, color=FAINT, linewidth=0.8, gid="crossing")
-    text, place = f"from {bytes_text(cross)}\nthe ring is faster", ax.get_xaxis_transform()
+    text, place = f"by the model: ring\nfaster from {bytes_text(cross)}", ax.get_xaxis_transform()
     ax.text(cross * 1.15, 0.03, text, transform=place, va="bottom", size=SMALL)
 
 
