@@ -5,6 +5,7 @@ from test_draw_helpers import faults, marked, page
 from test_draw_stepper import WIDGET, shown  # noqa: F401  (a fixture)
 
 from tpcourse import draw
+from tpcourse.draw.curve import positions
 from tpcourse.draw.palette import colour, png
 from tpcourse.draw.piggy import MOST, Share, shares, verdict
 from tpcourse.draw.piggy_sliders import HINT, Sliders, frame
@@ -157,12 +158,25 @@ def test_measured_rates_move_the_picture_and_not_the_formula_beside_it():
     assert len(marked(ax, "master")) == 0
 
 
-def test_a_curve_is_drawn_for_each_peak_with_its_highest_point_and_the_moments_of_the_first():
-    seen = Peak([0, 400_000, 1_200_000, 300_000], [(2, "backward")])
-    ax = draw.memory_curve({"none": seen, "full": Peak([0, 100_000, 600_000])})
+def test_a_curve_is_drawn_for_each_peak_with_its_highest_point_and_the_moments():
+    none = Peak([0, 400_000, 1_200_000, 300_000], [(0, "forward"), (2, "backward")])
+    full = Peak([0, 100_000, 600_000, 0, 0], [(0, "forward"), (3, "backward")])
+    ax = draw.memory_curve({"none": none, "full": full})
     first, second = marked(ax, "curve")
     assert list(first.get_ydata()) == [0, 0.4, 1.2, 0.3]
     assert first.get_linestyle() != second.get_linestyle()
-    assert "backward" in words(ax) and "1.2" in words(ax) and "0.6" in words(ax)
+    for text in ("forward", "backward", "1.2", "0.6"):
+        assert text in words(ax)
     assert ax.get_ylabel() == "memory (MB)"
     assert faults(ax) == []
+
+
+def test_the_same_parts_of_two_steps_lie_together_however_many_operations_they_have():
+    assert positions(Peak([0, 1, 2, 3, 4], [(0, "a"), (2, "b")])) == [0, 0.5, 1, 1.5, 2]
+    assert positions(Peak([0, 1, 2, 3, 4], [(0, "a"), (4, "b")])) == [0, 0.25, 0.5, 0.75, 1]
+    assert positions(Peak([0, 1, 2])) == [0, 0.5, 1]
+
+
+def test_steps_with_other_moments_cannot_be_compared():
+    with pytest.raises(ValueError, match="moments differ"):
+        draw.memory_curve({"a": Peak([0, 1], [(0, "x")]), "b": Peak([0, 1], [(0, "y")])})
