@@ -61,6 +61,7 @@ def ledger() -> Iterator[Log]:
     finally:
         recorder.logs = tuple(other for other in recorder.logs if other is not log)
         recorder.pending.poll()
+        recorder.pending.settle()
 
 
 def recent() -> list[Event]:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tpcourse.ledger.record import Call
 
 MOST = 512      # works kept; they hold tensors
+SETTLE_S = 0.1  # between a work's future and the work itself
 
 
 class Handle:
@@ -96,6 +98,13 @@ class Pending:
         """Look at every handle."""
         for handle in self.handles():
             self.look(handle)
+
+    def settle(self) -> None:
+        """Look once more at calls that C++ code waited for: gloo wakes the waiter first, and says it ended then."""
+        end = monotonic() + SETTLE_S
+        while any(h.calls[0].waits_unseen and not h.is_device for h in self.handles()) and monotonic() < end:
+            sleep(SETTLE_S / 100)
+            self.poll()
 
     def look(self, handle: Handle) -> None:
         """Look at one handle."""
