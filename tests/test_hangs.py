@@ -268,6 +268,15 @@ def test_sub_groups_and_meshes_work_again_after_a_hang(ranks):
     ranks.run_cell("if rank < 2:\n    dist.all_reduce(y := torch.ones(1, device=device), group=pair)")
 
 
+def test_what_the_next_cell_shows_is_shown_by_every_rank_while_its_old_cell_still_waits(ranks, capsys):
+    with ranks.patient(0.8), pytest.raises(RanksStuck):
+        ranks.run_cell(MISTAKES["one rank calls another operation"].cell + "\nx.sum().item()")
+    capsys.readouterr()
+    ranks.run_cell("print('printed')\n40 + 2")
+    ranks.run_cell("40 + 2;")
+    assert capsys.readouterr().out == "all ranks: printed\nall ranks: 42\n"
+
+
 def test_a_silent_mismatch_is_told_when_the_cell_ends(ranks):
     with pytest.raises((RanksDisagree, RanksStuck)) as caught:
         ranks.run_cell(

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from IPython.core.display_trap import DisplayTrap
 from IPython.core.displaypub import DisplayPublisher
 
 TEXT_LIMIT = 20_000
@@ -116,6 +117,20 @@ def output_of(shell: Any) -> tuple[Any, ...]:
 def restore_output(shell: Any, output: tuple[Any, ...]) -> None:
     """Point all output at `output`, a value of `output_of`."""
     sys.stdout, sys.stderr, shell.display_pub, shell.display_trap.hook = output
+
+
+def abandon_output(shell: Any, output: tuple[Any, ...]) -> None:
+    """As `restore_output`, while a cell that was left behind still holds IPython's display trap.
+
+    The trap counts how deep it is in use and sets the hook at the first level only: the next cell needs another
+    trap, and the old one must not unset the hook when its cell ends.
+    """
+    old = shell.display_trap
+    old._nested_level += 1
+    if old.old_hook is not None:
+        sys.displayhook = old.old_hook
+    shell.display_trap = DisplayTrap(hook=output[3])
+    restore_output(shell, output)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 
 from tpcourse import ledger
-from tpcourse.engine.capture import Capture, capturing, output_of, restore_output
+from tpcourse.engine.capture import Capture, abandon_output, capturing, output_of
 from tpcourse.engine.cells import Cells
 from tpcourse.engine.failure import describe
 from tpcourse.engine.groups import Groups
@@ -59,7 +59,7 @@ class Rank:
         """Leave the running cell behind, if any, and every group."""
         if self.job and not self.job.done.is_set():
             self.worker.leave(self.job)
-            restore_output(self.shell, self.usual)
+            abandon_output(self.shell, self.usual)
             self.worker, self.job = Worker(), None
         self.groups.leave()
 
