@@ -15,7 +15,7 @@ lab: .venv/ready
 	@.venv/bin/python -m tpcourse lab $(OPTIONS)
 
 test: .venv/ready
-	@.venv/bin/python -m pytest --nbval tests notebooks solutions $(OPTIONS)
+	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --nbval tests notebooks solutions $(OPTIONS)
 
 doctor: .venv/ready
 	@.venv/bin/python -m tpcourse doctor $(OPTIONS)
