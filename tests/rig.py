@@ -25,8 +25,12 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-PRELOAD = ["torch", "torch.distributed", "torch.fx.experimental.symbolic_shapes", "numpy", "pytest"]
-"""What ranks need in their first call; the third is what torch imports at the first gradient."""
+PRELOAD = [
+    "torch", "torch.distributed", "torch.fx.experimental.symbolic_shapes", "numpy", "pytest",
+    "torch._dynamo", "torch.distributed.tensor.parallel",
+]  # fmt: skip
+"""What ranks need in their first call; the third is what torch imports at the first gradient, the last two at the first
+dispatch mode and DTensor."""
 GRACE_S = 1.0
 """How long the others may still run after the first rank raised: they may be waiting for it for ever."""
 
