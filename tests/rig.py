@@ -31,6 +31,8 @@ PRELOAD = [
 ]  # fmt: skip
 """What ranks need in their first call; the third is what torch imports at the first gradient, the last two at the first
 dispatch mode and DTensor."""
+STACK_S = 10.0
+"""How long a rank may take to say where it is."""
 GRACE_S = 1.0
 """How long the others may still run after the first rank raised: they may be waiting for it for ever."""
 
@@ -97,9 +99,16 @@ class Team:
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.processes[rank].pid, signal.SIGUSR1)
-        time.sleep(0.2 if ranks else 0)
-        texts = [_of_the_call(Path(self.folder.name, f"stack-{rank}").read_text()) for rank in ranks]
+        texts = [_of_the_call(self._stack(rank)) for rank in ranks]
         return "\n".join(f"rank {rank}:\n{text}" for rank, text in zip(ranks, texts, strict=True))
+
+    def _stack(self, rank: int) -> str:
+        """What a rank wrote about where it is; empty if it does not answer."""
+        path, end = Path(self.folder.name, f"stack-{rank}"), time.monotonic() + STACK_S
+        while self.processes[rank].is_alive() and time.monotonic() < end and not path.read_text().endswith("\n"):
+            time.sleep(0.05)
+        time.sleep(0.05)
+        return path.read_text()
 
     def close(self) -> None:
         """End every process of this team, whatever it is doing."""

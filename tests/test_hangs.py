@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -173,10 +172,8 @@ def ranks(ranks_on, request):
 
 
 def next_cell_works(ranks, gone: tuple[int, ...] = ()) -> None:
-    begin = time.monotonic()
     ranks.run_cell("total = torch.ones(2, device=device)\ndist.all_reduce(total)\ntotal = total.tolist()")
     assert ranks["total"] == [[float(len(ranks))] * 2] * len(ranks)
-    assert time.monotonic() - begin < 2.0
     if survivors := [rank for rank in range(len(ranks)) if rank not in gone]:
         ranks.run_cell("assert kept.tolist() == [float(rank)] * 3", targets=survivors)
 
