@@ -216,6 +216,17 @@ def test_a_rank_that_loops_for_ever_is_stopped_by_the_interrupt_button(ranks):
     next_cell_works(ranks)
 
 
+def test_after_an_interrupt_between_calls_the_groups_are_made_again(ranks):
+    interrupt_after(1.0)
+    with pytest.raises(RanksInterrupted) as caught:
+        ranks.run_cell(
+            "x = torch.ones(9, device=device)\nwhile True:\n"
+            "    work = dist.all_reduce(x, async_op=True)\n    work.wait()"
+        )
+    assert "The groups were made again; every rank kept its variables." in str(caught.value)
+    next_cell_works(ranks)
+
+
 def test_a_rank_that_holds_the_interpreter_in_c_is_replaced_after_an_interrupt(ranks):
     interrupt_after(2.0)
     with pytest.raises(RanksInterrupted) as caught:

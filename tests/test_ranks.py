@@ -17,6 +17,7 @@ from tpcourse.ranks import RankError, show, start_ranks
 from tpcourse.ranks.api import check_arguments, choose
 from tpcourse.ranks.folders import folders, started
 from tpcourse.ranks.magic import numbered, parse_line, parse_targets
+from tpcourse.ranks.run import uninterrupted
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -38,6 +39,21 @@ def test_equal_outputs_are_shown_once_and_others_in_rank_order(shared_ranks, cap
 def test_the_lines_of_one_rank_hang_under_its_name(shared_ranks, capsys):
     shared_ranks.run_cell("print('first')\nprint('second')", targets=1)
     assert capsys.readouterr().out == "rank 1: first\n        second\n"
+
+
+def test_a_dict_comes_back_in_its_own_order(shared_ranks):
+    shared_ranks.run_cell("pulled = {'b': 1, 'a': {'d': 2, 'c': [3]}}")
+    assert [list(found.items()) for found in shared_ranks["pulled"]] == [[("b", 1), ("a", {"d": 2, "c": [3]})]] * 4
+    assert shared_ranks.run(lambda: {"b": 1, "a": 2})[0] == {"b": 1, "a": 2}
+
+
+def test_an_interrupt_is_held_back_while_the_client_works():
+    after = []
+    with pytest.raises(KeyboardInterrupt):  # noqa: SIM117, PT012
+        with uninterrupted():
+            signal.raise_signal(signal.SIGINT)
+            after.append("still here")
+    assert after == ["still here"]
 
 
 def test_the_last_value_of_a_cell_is_shown_and_a_semicolon_hides_it(shared_ranks, capsys):

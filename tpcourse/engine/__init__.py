@@ -106,12 +106,12 @@ def events() -> list:
     return ledger.recent()
 
 
-def pull(name: str) -> Any:
-    """The value of a learner's variable, ready to travel."""
+def pull(name: str) -> list[Any]:
+    """The value of a learner's variable, ready to travel; in a list, as a bare dict would arrive sorted by its keys."""
     values = _rank().shell.user_ns
     if name not in values:
         raise KeyError(f"no variable named {name!r} on rank {_rank().rank}")
-    return portable(values[name])
+    return [portable(values[name])]
 
 
 def push(values: dict[str, Any]) -> None:

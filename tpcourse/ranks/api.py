@@ -88,7 +88,7 @@ class Ranks:
         """The value of a variable on every rank, in rank order."""
         started = [self.cluster.call(rank, "pull", name) for rank in range(len(self))]
         with _told():
-            return self.cluster.gather(started, 60.0)
+            return [value for (value,) in self.cluster.gather(started, 60.0)]
 
     def push(self, values: dict[str, Any]) -> None:
         """Set variables on every rank."""

@@ -56,7 +56,8 @@ def _stopped(ranks: Any, run: Run) -> BaseException:
     run.moved, run.patience = _now(), INTERRUPT_S
     while not run.step() and _now() - run.moved < INTERRUPT_S:
         pass
-    clean = all(run.finished(rank) for rank in run.targets) and not _disagreement(ranks, run)
+    called = any(reply.get("fingerprints") for reply in run.replies.values())  # perhaps not begun on all ranks
+    clean = all(run.finished(rank) for rank in run.targets) and not called
     note = "The ranks and their variables are unchanged." if clean else _repair(ranks, run)
     return RanksInterrupted(f"{report}\n{note}", report)
 

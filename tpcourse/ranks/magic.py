@@ -98,6 +98,4 @@ class Live:
 
     def end(self) -> None:
         if self.handle is not None:
-            from IPython.display import clear_output
-
-            clear_output(wait=True)
+            self.handle.update({}, raw=True)  # an output without data is no output

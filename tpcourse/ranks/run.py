@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 POLL_S = 0.2  # how long a rank holds back its answer while it is busy
@@ -26,8 +29,9 @@ class Run:
         self.lost: dict[int, BaseException] = {}
 
     def start(self, name: str, *args: Any) -> None:
-        for rank in self.targets:
-            self._ask(rank, name, *args, POLL_S)
+        with uninterrupted():
+            for rank in self.targets:
+                self._ask(rank, name, *args, POLL_S)
 
     def _ask(self, rank: int, name: str, *args: Any) -> None:
         self.calls[rank] = self.cluster.call(rank, name, *args)
@@ -35,6 +39,10 @@ class Run:
 
     def step(self) -> bool:
         """Collect answers, ask those who are busy again; True when every rank is done or dead."""
+        with uninterrupted():
+            return self._step()
+
+    def _step(self) -> bool:
         end = time.monotonic() + POLL_S + 0.1
         for rank, result in list(self.calls.items()):
             result.wait(max(0.0, end - time.monotonic()))
@@ -109,6 +117,22 @@ class Run:
                 return False
             each_step(self)
         return not self.died
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Hold an interrupt back until the block ends: in the middle of ipyparallel's locks it would break the client."""
+    held: list[Any] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    usual = signal.signal(signal.SIGINT, lambda *args: held.append(args)) or signal.SIG_DFL
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if held and callable(usual):
+        usual(*held[0])
 
 
 def _lost(error: BaseException) -> dict[str, Any]:
