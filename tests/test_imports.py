@@ -22,7 +22,9 @@ ROWS = {
 }
 ROW_OF = {part: row for row, parts in ROWS.items() for part in parts}
 APART = [3]  # rows whose parts do not import each other
-STARTS_WITHOUT_TORCH = ["dims", "home", "ledger", "watch", "ranks", "check", "draw", "authoring", "cli", "nbval_plugin"]
+STARTS_WITHOUT_TORCH = [
+    "dims", "home", "ledger", "watch", "ranks", "check", "draw", "train", "authoring", "cli", "nbval_plugin",
+]  # fmt: skip
 
 
 def module_of(path: Path) -> str:

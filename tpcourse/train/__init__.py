@@ -1,7 +1,40 @@
-"""A training step, on one device or on many that must give the same weights: text, a small GPT, the step."""
+"""A training step, on one device or on many that must give the same weights: text, a small GPT, the step, the loop.
 
-from tpcourse.train.gpt import GPT
-from tpcourse.train.step import accumulate, loss_sum, train_step
-from tpcourse.train.text import NUM_BYTES, batch, source_tokens
+The notebook's side is `run`: torch is loaded by what needs it, not by `import tpcourse.train`.
+"""
 
-__all__ = ["GPT", "NUM_BYTES", "accumulate", "batch", "loss_sum", "source_tokens", "train_step"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tpcourse.train.gpt import GPT as GPT
+    from tpcourse.train.loop import Trainer as Trainer
+    from tpcourse.train.loop import warmup_cosine as warmup_cosine
+    from tpcourse.train.progress import run as run
+    from tpcourse.train.regroup import renew_groups as renew_groups
+    from tpcourse.train.sampling import sample as sample
+    from tpcourse.train.step import accumulate as accumulate
+    from tpcourse.train.step import loss_sum as loss_sum
+    from tpcourse.train.step import train_step as train_step
+    from tpcourse.train.text import NUM_BYTES as NUM_BYTES
+    from tpcourse.train.text import batch as batch
+    from tpcourse.train.text import source_tokens as source_tokens
+
+_HOME = {
+    "GPT": "gpt", "NUM_BYTES": "text", "Trainer": "loop", "accumulate": "step", "batch": "text", "loss_sum": "step",
+    "renew_groups": "regroup", "run": "progress", "sample": "sampling", "source_tokens": "text",
+    "train_step": "step", "warmup_cosine": "loop",
+}  # fmt: skip
+__all__ = sorted(_HOME)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"tpcourse.train has no {name!r}; it has {', '.join(__all__)}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
