@@ -1,4 +1,4 @@
-"""Exercises of lessons 01 and 04: the untouched stub fails, the solution passes, each mistake gets its own sentence."""
+"""Exercises of lessons 01, 04, 05: the untouched stub fails, the solution passes, each mistake has its own sentence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from tpcourse.check.misconceptions import GENERAL
 from tpcourse.check.runner import LESSONS, find
 
 ROOT = Path(__file__).parents[1]
-SOLUTIONS = {lesson: read_source(next((ROOT / "solutions" / "src").glob(f"{lesson}_*.py"))) for lesson in ("01", "04")}
+WITH_RANKS = ("01", "04", "05", "06")
+SOLUTIONS = {lesson: read_source(next((ROOT / "solutions" / "src").glob(f"{lesson}_*.py"))) for lesson in WITH_RANKS}
 WRONG = sorted(path for lesson in SOLUTIONS for path in (ROOT / "tests" / "wrong_answers" / lesson).glob("*.py"))
 PATIENCE_S = 1.0
 
@@ -47,6 +48,12 @@ def answers(notebook):
         for cell in notebook.cells
         if nbgrader.is_answer(cell)
     }
+
+
+def imports(notebook):
+    """What the cells between the exercises import on the ranks."""
+    cells = [cell for cell in notebook.cells if cell.source.startswith("%%px\n") and not nbgrader.is_answer(cell)]
+    return "".join(cell.source.removeprefix("%%px\n") + "\n" for cell in cells)
 
 
 def lesson_of(name):
@@ -101,7 +108,8 @@ def test_the_untouched_exercise_is_not_started(ranks, name):
 
 @pytest.mark.parametrize("name", LESSONS)
 def test_the_solution_passes_and_says_the_same_on_two_three_and_four_ranks(ranks, name, capsys):
-    ranks.run_cell("from tpcourse.wire import exchange\n" + answers(SOLUTIONS[lesson_of(name)])[name])
+    notebook = SOLUTIONS[lesson_of(name)]
+    ranks.run_cell("from tpcourse.wire import exchange\n" + imports(notebook) + answers(notebook)[name])
     blocks = set()
     for size in (2, 3, 4):
         check.exercise(Fewer(ranks, size), name)
@@ -115,7 +123,7 @@ def test_a_wrong_answer_is_rejected_with_its_own_sentence(ranks, path, capsys):
     ranks.run_cell(path.read_text("utf-8"))
     found = failure(ranks, exercise_of(path))
     text = re.sub(r"\s+", " ", str(found))
-    assert found.state == "failed"
+    assert found.state == "failed" and " why " in text, str(found)
     assert sentence_of(path) in text.split(" why ")[1].split(" hint ")[0], str(found)
     assert capsys.readouterr().out == ""
 

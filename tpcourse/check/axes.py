@@ -9,6 +9,7 @@ from tpcourse.check.misconceptions import Finding, likely
 from tpcourse.check.report import FAILED, NOT_JUDGED, PASSED, Line, Verdict
 from tpcourse.check.spec import Exercise
 
+WRITES_IT = "this exercise writes it"
 START = "Write the answer in the cell above, run it, and run this cell again."
 
 
@@ -24,7 +25,12 @@ def judge(spec: Exercise, cases: list[Evidence]) -> Verdict:
     if faults:
         return _wrong_messages(spec, *max(faults, key=lambda found: _weight(found[0])), passed, cases)
     lines = [passed, Line("communication", PASSED, spec.communication)]
-    return Verdict(spec.name, [*lines, spec.third(cases)] if spec.third else lines)
+    if spec.third is None:
+        return Verdict(spec.name, lines)
+    third = spec.third(cases)
+    if third.state != FAILED:
+        return Verdict(spec.name, [*lines, third])
+    return _explained(spec, [*lines, third], Finding(cases[-1], Fault(third.axis, third.text), tuple(cases[:-1])))
 
 
 def _weight(case: Evidence) -> tuple[bool, int, int]:
@@ -35,7 +41,8 @@ def fault_of(spec: Exercise, case: Evidence) -> Fault | None:
     """What is wrong with the messages of a case that ended."""
     borrowed = next((o.borrowed for o in case.outcomes if o.borrowed), "")
     if borrowed:
-        return Fault("borrowed", f"calls {borrowed}; only send and receive are allowed")
+        by_hand = borrowed.startswith("tpcourse.wire")
+        return Fault("borrowed", f"calls {borrowed}; {'only send and receive are allowed' if by_hand else WRITES_IT}")
     return first_fault(case, spec.budget(case.case, case.inputs)) if case.finished else None
 
 

@@ -1,43 +1,58 @@
-"""Whether an answer calls a finished kernel of `tpcourse.wire` instead of writing it."""
+"""Whether an answer calls a finished kernel of the course instead of writing it."""
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Iterator
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 ALLOWED = {"exchange", "send", "receive"}
-KERNELS = "tpcourse.wire"
 
 
-def borrowed_kernel(function: Any) -> str:
-    """The name of a kernel that a function is, or mentions, directly or by a helper of the notebook; "" if none."""
-    return _search(function, set())
+def borrowed_kernel(function: Any, packages: tuple[str, ...] = ("tpcourse.wire",)) -> str:
+    """The name of a kernel of these packages that a function is, or mentions, directly or by a helper or class of
+    the notebook; "" if none.
+    """
+    return _search(function, packages, set())
 
 
-def _search(function: Any, seen: set[int]) -> str:
+def _search(function: Any, packages: tuple[str, ...], seen: set[int]) -> str:
     if id(function) in seen:
         return ""
     seen.add(id(function))
-    if (getattr(function, "__module__", None) or "").startswith(KERNELS):
+    module = getattr(function, "__module__", None) or ""
+    if found := next((package for package in packages if module.startswith(package)), ""):
         name = getattr(function, "__name__", "")
-        return "" if name in ALLOWED else f"{KERNELS}.{name}"
-    if not isinstance(function, FunctionType) or function.__module__.startswith(("torch", "tpcourse")):
+        return "" if name in ALLOWED else f"{found}.{name}"
+    if module.startswith(("torch", "tpcourse")):
         return ""
-    return next((name for found in _mentioned(function) if (name := _search(found, seen))), "")
+    named = (value for own in _functions_of(function) for value in _mentioned(own, packages))
+    return next((name for value in named if (name := _search(value, packages, seen))), "")
 
 
-def _mentioned(function: FunctionType) -> Iterator[Any]:
-    """The functions that a function's code names: its globals, and attributes of `tpcourse.wire`."""
+def _functions_of(value: Any) -> list[FunctionType]:
+    """A function itself; the methods of a class, such as `forward` and `backward`."""
+    if isinstance(value, FunctionType):
+        return [value]
+    held = vars(value).values() if isinstance(value, type) else ()
+    methods = (getattr(method, "__func__", method) for method in held)  # out of a staticmethod
+    return [method for method in methods if isinstance(method, FunctionType)]
+
+
+def _mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[Any]:
+    """The functions that a function's code names: its globals, and attributes of the packages."""
     names = set(_names(function.__code__))
     values = [function.__globals__[name] for name in names if name in function.__globals__]
     yield from (value for value in values if callable(value))
     values += [sys.modules[name] for name in names if name in sys.modules]  # imports inside the function
     modules = [value for value in values if isinstance(value, ModuleType) and value.__name__.startswith("tpcourse")]
-    wire = [module for module in modules if module.__name__.startswith(KERNELS)]
-    wire += [sys.modules[KERNELS] for _ in modules if KERNELS in sys.modules and "wire" in names]
-    yield from (getattr(module, name) for module in wire for name in names if callable(getattr(module, name, None)))
+    found = [module for module in modules if module.__name__.startswith(packages)]
+    short = {package.rpartition(".")[2]: package for package in packages}
+    inside = {short[name] for name in names & set(short) if modules} | names & set(packages)
+    found += [importlib.import_module(package) for package in inside]
+    yield from (getattr(module, name) for module in found for name in names if callable(getattr(module, name, None)))
 
 
 def _names(code: CodeType) -> Iterator[str]:

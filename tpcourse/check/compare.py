@@ -10,6 +10,14 @@ import numpy as np
 TOLERANCE = 1e-9
 
 
+class Named(list[Any]):
+    """Expected results with the names that feedback calls them by: y, then dx and other gradients."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        super().__init__(values.values())
+        self.names = tuple(values)
+
+
 @dataclass(frozen=True)
 class Difference:
     """Where and by how much a result differs: a sentence part such as "largest relative error 0.7 at element 3"."""
@@ -27,10 +35,10 @@ def first_difference(got: Any, expected: Any, tolerance: float = TOLERANCE) -> D
     The size is max |got - expected| / max |expected|.
     Trap: not-a-number is never right, also where the expected value is not-a-number.
     """
-    if isinstance(expected, list | tuple):
-        return _list_difference(got, expected, tolerance)
     if got is None:
         return Difference("nothing was returned")
+    if isinstance(expected, list | tuple):
+        return _list_difference(got, expected, tolerance)
     if not isinstance(got, np.ndarray):
         return Difference(f"a tensor was expected, not {_kind(got)}")
     if got.shape != expected.shape:
@@ -53,10 +61,13 @@ def _list_difference(got: Any, expected: list[Any] | tuple[Any, ...], tolerance:
         return Difference(f"a list of {len(expected)} tensors was expected, not {_kind(got)}")
     if len(got) != len(expected):
         return Difference(f"{len(got)} tensors instead of {len(expected)}")
-    for index, (a, b) in enumerate(zip(got, expected, strict=True)):
+    names = getattr(expected, "names", [f"entry {index}" for index in range(len(expected))])
+    for name, a, b in zip(names, got, expected, strict=True):
+        if a is None and name.startswith("d"):
+            return Difference(f"{name}: no gradient arrived")
         found = first_difference(a, b, tolerance)
         if found is not None:
-            return Difference(f"entry {index}: {found}", found.size)
+            return Difference(f"{name}: {found}", found.size)
     return None
 
 

@@ -44,6 +44,7 @@ class Outcome:
     borrowed: str = ""
     device: str = "cpu"
     log: Any = None
+    facts: dict[str, Any] = field(default_factory=dict)  # what an exercise's probe saw
 
     @property
     def events(self) -> list[Any]:

@@ -56,7 +56,8 @@ def by_fault(name: str, kind: str, sentence: str, hint: str) -> Misconception:
 def by_outputs(name: str, wrong: Callable[[Evidence], list], sentence: str, hint: str) -> Misconception:
     """A misconception recognised by recomputing what the wrong algorithm returns."""
     def shows(finding: Finding) -> bool:
-        return finding.evidence.finished and finding.evidence.would_give(wrong(finding.evidence))
+        evidence = finding.evidence
+        return evidence.finished and not evidence.right and evidence.would_give(wrong(evidence))
 
     return Misconception(name, shows, sentence, hint)
 

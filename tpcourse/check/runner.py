@@ -33,6 +33,18 @@ LESSONS = {
     "accumulated_gradients": "lesson04.accumulated_gradients",
     "weighted_gradients": "lesson04.weighted_gradients",
     "overlapped_gradients": "lesson04.overlapped_gradients",
+    "column_product": "lesson05.column_product",
+    "row_product": "lesson05.row_product",
+    "parallel_mlp": "lesson05.parallel_mlp",
+    "parallel_attention": "lesson05.parallel_attention",
+    "vocabulary_loss": "lesson05.vocabulary_loss",
+    "gradient_norm": "lesson05.gradient_norm",
+    "residual_mlp": "lesson05.residual_mlp",
+    "enter_and_leave": "lesson06.enter_and_leave",
+    "sequence_block": "lesson06.sequence_block",
+    "block_gradients": "lesson06.block_gradients",
+    "regathered_column": "lesson06.regathered_column",
+    "uneven_tokens": "lesson06.uneven_tokens",
 }
 
 
@@ -120,7 +132,7 @@ def prepare_groups(ranks: Any, cases: list[Case]) -> None:
 def run_case(ranks: Any, spec: Exercise, case: Case, inputs: list[dict[str, Any]]) -> Evidence:
     """One call of the answer in the ranks of the case; an error or a hang is evidence too."""
     expected = spec.expected(case, inputs)
-    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, inputs)
+    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, inputs, spec.probe)
     return Evidence(case, inputs, expected, outcomes, failure, kind)
 
 

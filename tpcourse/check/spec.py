@@ -21,7 +21,9 @@ class Exercise:
     """All that a check knows of one exercise. `make` draws each rank's arguments, `expected` computes the answer.
 
     `values` and `communication` are what a passed check says. `third` judges memory or overlap where an exercise
-    has that axis: one more line, in state `blocked` on a machine that cannot measure it.
+    has that axis: one more line, in state `blocked` on a machine that cannot measure it. `probe` names a module of
+    tpcourse.check whose `call(function, given, groups, outcome)` the ranks run in place of the plain call: where
+    backward counts too.
     """
 
     name: str
@@ -34,6 +36,7 @@ class Exercise:
     misconceptions: tuple[Misconception, ...] = ()
     may_change: tuple[str, ...] = ()
     third: Callable[[list[Evidence]], Line] | None = None
+    probe: str = ""
 
 
 def one_group(p: int, world_size: int, **sizes: Any) -> Case:

@@ -1,0 +1,14 @@
+# Heads are gathered in front of the output's product
+from torch.nn.functional import scaled_dot_product_attention
+
+from tpcourse.conjugates import copy_sum, gather_split, split_gather, sum_copy
+
+
+def parallel_attention(x, q_weight, kv_weight, out_weight, out_bias, tp, shared):
+    K = len(kv_weight) // 2
+    x = copy_sum(x, group=tp)
+    q = (x @ q_weight.T).unflatten(-1, (-1, K)).transpose(1, 2)
+    k, v = (x @ copy_sum(kv_weight, group=shared).T)[:, None].chunk(2, -1)
+    y = scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+    heads = gather_split(y.transpose(1, 2).flatten(2), group=tp, dim=-1)
+    return sum_copy(split_gather(heads, group=tp, dim=-1) @ out_weight.T, group=tp) + out_bias

@@ -1,0 +1,17 @@
+# y is too large by (p-1) x bias
+
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial, tp):
+        total = partial.clone()
+        dist.all_reduce(total, group=tp)
+        return total
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy, None
+
+
+def row_product(x, weight, bias, tp):
+    return Sum.apply(x @ weight.T + bias, tp)

@@ -1,0 +1,18 @@
+# each travels alone
+
+from tpcourse.conjugates import gather_scatter_sum, gather_split, scatter_sum_gather
+
+
+def block_and_norm(x, block, group):
+    h = gather_scatter_sum(block.norm1(x), group=group, dim=1)
+    x = x + scatter_sum_gather(block.attention(h), group=group, dim=1) + block.attention_bias
+    h = gather_scatter_sum(block.norm2(x), group=group, dim=1)
+    x = x + scatter_sum_gather(block.mlp(h), group=group, dim=1) + block.mlp_bias
+    return block.norm3(gather_split(x, group=group, dim=1))
+
+
+def block_gradients(x, block, dy, group):
+    (block_and_norm(x, block, group) * dy).sum().backward()
+    for gradient in [block.norm1.scale.grad, block.attention_bias.grad, block.norm2.scale.grad, block.mlp_bias.grad]:
+        dist.all_reduce(gradient, group=group)
+    return [w.grad for w in block.parameters()]

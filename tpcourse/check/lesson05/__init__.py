@@ -1,0 +1,1 @@
+"""The exercises of lesson 05, one module each: cases, one-device answers, budgets, misconceptions."""

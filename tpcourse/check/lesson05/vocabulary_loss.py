@@ -1,0 +1,186 @@
+"""Exercise `vocabulary_loss(logits, targets, V, tp)`: cross-entropy of logits that no rank has whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tpcourse.check.budget import Budget
+from tpcourse.check.compare import Named
+from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson05 import common
+from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
+from tpcourse.check.misconceptions import Finding, Misconception, by_fault
+from tpcourse.check.report import FAILED, PASSED, Line
+from tpcourse.check.spec import Exercise, nonzero
+
+HELD = "bytes held"
+cases = common.cases(N=(5, 4, 6), V=(53, 70, 91), offset=(900, 0, 0))
+
+
+def make(case: Case, generator: np.random.Generator) -> Inputs:
+    """Logits cut by columns, near 900 in the smallest group; every rank has the column of at least one target."""
+    N, V, offset = case.sizes.values()
+    p = case.p
+    logits = 2 * nonzero(generator, N, V) + offset
+    starts = np.cumsum([0, *(piece.array.shape[1] for piece in cut(logits, p, 1))])
+    targets = [*(generator.integers(a, b) for a, b in zip(starts, starts[1:], strict=False))]
+    targets += [generator.integers(V) for _ in range(N - p)]
+    return arguments(
+        logits=cut(logits, p, 1),
+        targets=whole(np.array(targets), p, leaf=False),
+        V=[V] * p,
+        dy=whole(np.array(generator.uniform(0.5, 1.5)), p, leaf=False),
+    )
+
+
+def expected(case: Case, inputs: Inputs) -> list[Any]:
+    """Torch's cross-entropy of all logits."""
+    from torch.nn.functional import cross_entropy
+
+    from tpcourse.check.lesson05.devices import on_one_device
+
+    found = on_one_device(inputs, lambda logits, targets, V: cross_entropy(logits, targets), {"logits": 1})
+    return [Named({"loss": loss, "dlogits": dlogits}) for loss, dlogits in found]
+
+
+def budget(case: Case, inputs: Inputs) -> Budget:
+    """Three numbers for each token: the maximum, the sum of exponentials, the target's logit."""
+    N = case.sizes["N"]
+    return common.rules(tp=common.Sums(3, 3 * N, forward=3 * N, least=2 * N))
+
+
+def held(cases: list[Evidence]) -> Line:
+    """What autograd keeps of a forward beside the logits: two tensors like them, and a few numbers for each token."""
+    for case in reversed(cases):
+        for rank, outcome in enumerate(case.outcomes):
+            own, most = case.inputs[rank]["logits"].array.nbytes, 2 * case.inputs[rank]["logits"].array.nbytes
+            if outcome.facts["held"] > most + 8 * 8 * case.case.sizes["N"]:
+                text = f"rank {rank} keeps {outcome.facts['held']} bytes for backward beside its logits' {own}; "
+                return Line(HELD, FAILED, f"{text}the budget is {most} (at {case.case})")
+    return Line(HELD, PASSED, "for backward at most two tensors like the rank's logits are kept beside them")
+
+
+def played(*mistakes: str) -> Any:
+    """The loss with some mistakes: own max, sum or softmax; a clamped, wrapped or first column for other targets;
+    sums both ways.
+    """
+
+    def way(evidence: Evidence) -> list[Any]:
+        from tpcourse.check.lesson05 import devices
+
+        add = devices.sum_sum if "both ways" in mistakes else devices.sum_copy
+        widths = [given["logits"].array.shape[1] for given in evidence.inputs]
+        starts = [sum(widths[:rank]) for rank in range(evidence.p)]
+
+        def forward(ranks: list[Any]) -> list[Any]:
+            shifted = _shifted([r["logits"] for r in ranks], mistakes)
+            sums = [s.exp().sum(-1) for s in shifted]
+            sums = sums if "own sum" in mistakes else add(sums)
+            picked = [_picked(s, r["targets"], start, mistakes) for s, r, start in zip(shifted, ranks, starts)]
+            return [(total.log() - own).mean() for total, own in zip(sums, add(picked), strict=True)]
+
+        return devices.on_ranks(evidence.inputs, forward, summed=())
+
+    return way
+
+
+def _shifted(logits: list[Any], mistakes: tuple[str, ...]) -> list[Any]:
+    """Logits less the largest of each token, of all ranks' or of the rank's own; or a softmax of the rank's own."""
+    import torch
+
+    if "own softmax" in mistakes:
+        return [own.log_softmax(-1) for own in logits]
+    tops = [own.detach().amax(-1) for own in logits]
+    top = torch.stack(tops).amax(0)
+    return [own - (mine if "own max" in mistakes else top)[:, None] for own, mine in zip(logits, tops, strict=True)]
+
+
+def _picked(shifted: Any, targets: Any, start: int, mistakes: tuple[str, ...]) -> Any:
+    width = shifted.shape[1]
+    index = targets - start
+    mine = (index >= 0) & (index < width)
+    if "clamped" in mistakes or "first column" in mistakes:
+        index = index.clamp(0, width - 1) if "clamped" in mistakes else index.where(mine, 0 * index)
+        return shifted.gather(1, index[:, None])[:, 0]
+    if "wrapped" in mistakes:
+        return shifted.gather(1, (index % width)[:, None])[:, 0]
+    return shifted.gather(1, index.where(mine, 0 * index)[:, None])[:, 0] * mine
+
+
+def _overflows(finding: Finding) -> bool:
+    every = (finding.evidence, *finding.others)
+    return any(e.finished and isinstance(o, list) and not np.isfinite(o[0]).all() for e in every for o in e.outputs)
+
+
+EXERCISE = Exercise(
+    name="vocabulary_loss",
+    values="the loss is that of the whole logits on every rank, and dlogits has this rank's columns of its gradient",
+    communication="all_reduce only: three numbers for each token, whatever the vocabulary; none in backward",
+    cases=cases,
+    make=make,
+    expected=expected,
+    budget=budget,
+    third=held,
+    probe="lesson05.watched",
+    misconceptions=(
+        *common.COMMON,
+        common.by_playing(
+            "local softmax",
+            "Each rank takes the softmax of its own columns: probabilities add up to 1 on every rank, so to p in all.",
+            "The sum of exponentials runs over the whole vocabulary: add it up over `tp` before the logarithm.",
+            played("own sum"),
+            played("own sum", "own max"),
+            played("own sum", "own softmax"),
+        ),
+        common.by_playing(
+            "own maximum",
+            "Each rank takes off its own maximum, so the exponentials that are added up have different scales.",
+            "`dist.all_reduce(top, op=dist.ReduceOp.MAX, group=tp)`, and take off that one everywhere.",
+            played("own max"),
+        ),
+        common.by_playing(
+            "targets of others",
+            "A target outside this rank's columns is counted with a column that is not its own: p logits are added up "
+            "where one is meant.",
+            "Exactly one rank has a target's column. The others put in 0: multiply by `mine`.",
+            played("clamped"),
+            played("first column"),
+            played("wrapped"),
+        ),
+        common.by_playing(
+            "summed both ways",
+            "The loss is right, and dlogits is p times too large: backward adds up a gradient that is equal on all "
+            "ranks.",
+            "Sum forward, copy backward: `sum_copy`.",
+            played("both ways"),
+        ),
+        Misconception(
+            "overflow",
+            _overflows,
+            "exp of a logit near 900 is infinite: the maximum was not taken off.",
+            "softmax does not change when all logits of a token are shifted: subtract the largest one of all ranks.",
+        ),
+        common.by_call(
+            "gathered",
+            common.gathers,
+            "Logits are gathered: every rank holds [N, V], the largest tensor of the model, and that was not to be.",
+            "Three numbers for each token are enough: maximum, sum of exponentials, the target's logit.",
+        ),
+        by_fault(
+            "too many bytes",
+            "bytes",
+            "What travels grows with the vocabulary: [N, V] in disguise.",
+            "Add up numbers for each token, [N], not for each column.",
+        ),
+        by_fault(
+            "holds too much",
+            HELD,
+            "Values and messages are right, and memory is not: a table of zeros and ones for the targets is as large "
+            "as the logits, or p times as large.",
+            "Pick one number of each row by its index: `logits.gather(1, index[:, None])`.",
+        ),
+        *common.LAST,
+    ),
+)

@@ -1,0 +1,60 @@
+"""Runs in a rank: the answer between a forward whose kept bytes are counted and a backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from tpcourse.check.evidence import Outcome
+from tpcourse.check.lesson06.in_rank import note_borrowed, with_gradients
+from tpcourse.memory import saved
+from tpcourse.memory.storages import key_of, tensors_in
+
+
+def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome) -> list[Any] | None:
+    """y, dx, dweight and dbias."""
+    note_borrowed(outcome, answer)
+    x, weight, bias, dy = given.values()
+    leaves = [x.requires_grad_(), nn.Parameter(weight), nn.Parameter(bias)]
+    y, num_saved = counted(lambda: answer(*leaves, *groups))
+    num_hidden = hidden_bytes(y, leaves[1:]) if isinstance(y, Tensor) else 0
+    outcome.facts.update(saved=num_saved, hidden=num_hidden, kept=max(num_saved, num_hidden))
+    return with_gradients(y, dy, leaves)
+
+
+def counted(forward: Any) -> tuple[Any, int]:
+    """What `forward` returns, and the bytes that autograd saved for its backward."""
+    outputs: list[Any] = []
+
+    def run() -> Any:
+        outputs.append(forward())
+        return outputs[0]
+
+    try:
+        num_saved = saved(run).bytes
+    except ValueError:
+        if not outputs:
+            raise
+        num_saved = 0  # no output needs a backward
+    return outputs[0], num_saved
+
+
+def hidden_bytes(y: Tensor, weights: list[Tensor]) -> int:
+    """Bytes of the tensors that are attributes of a ctx, anywhere in the graph of y: nobody counts them as saved."""
+    known = {key_of(tensor.untyped_storage()) for tensor in (*weights, y)}
+    storages = {key_of(s): s for s in (tensor.untyped_storage() for tensor in on_nodes(y))}
+    return sum(storage.nbytes() for key, storage in storages.items() if key not in known)
+
+
+def on_nodes(y: Tensor) -> Iterator[Tensor]:
+    """The tensors in the attributes of all nodes of a graph; the ctx of a Function is its node."""
+    nodes, seen = [y.grad_fn], set()
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield from tensors_in(list(getattr(node, "__dict__", {}).values()))
+        nodes += [before for before, _ in node.next_functions]
