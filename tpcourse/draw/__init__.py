@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from tpcourse.draw.activations import activations as activations
     from tpcourse.draw.algorithms import ALGORITHMS as ALGORITHMS
     from tpcourse.draw.algorithms import play as play
     from tpcourse.draw.bars import memory_bars as memory_bars
@@ -24,16 +25,26 @@ if TYPE_CHECKING:
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
     from tpcourse.draw.lanes import timeline as timeline
+    from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
+    from tpcourse.draw.pairs import pair_ratio as pair_ratio
+    from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
     from tpcourse.draw.piggy_sliders import piggy_bank_sliders as piggy_bank_sliders
     from tpcourse.draw.recorded import recorded as recorded
     from tpcourse.draw.rounds import bands as bands
     from tpcourse.draw.rounds import steps as steps
+    from tpcourse.draw.shares import error_table as error_table
+    from tpcourse.draw.shares import memory_shares as memory_shares
+    from tpcourse.draw.shares import traffic_curve as traffic_curve
     from tpcourse.draw.source import show_source as show_source
     from tpcourse.draw.spans import intervals as intervals
+    from tpcourse.draw.splits import head_cells as head_cells
+    from tpcourse.draw.splits import two_splits as two_splits
+    from tpcourse.draw.splits import weight_pieces as weight_pieces
     from tpcourse.draw.stepper import collective_stepper as collective_stepper
     from tpcourse.draw.symbols import holdings as holdings
+    from tpcourse.draw.times import split_times as split_times
 
 _HOME = {
     "ALGORITHMS": "algorithms", "play": "algorithms", "memory_bars": "bars", "before_after": "cells",
@@ -44,6 +55,9 @@ _HOME = {
     "cost_fit": "cost_curves", "link_ratios": "cost_links", "product_bars": "cost_links",
     "memory_curve": "curve", "piggy_bank": "piggy", "piggy_bank_sliders": "piggy_sliders",
     "bucket_curve": "buckets", "bucket_order": "buckets", "recorded": "recorded",
+    "loss_curve": "losses", "error_table": "shares", "memory_shares": "shares", "traffic_curve": "shares",
+    "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
+    "activations": "activations", "pair_ratio": "pairs", "recorded_pairs": "pairs",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 

@@ -16,6 +16,7 @@ BENCHES = {
     "px": "milliseconds for an empty %%px cell on 4 ranks",
     "ledger": "microseconds that the ledger adds to a collective",
     "data": "a data-parallel training step by size of bucket, beside torch's DistributedDataParallel",
+    "tensor": "tensor parallelism: an MLP, a block and a GPT beside one device and torch's parallelize_module",
     "collectives": "time and bandwidth of three collectives by size, and how well two numbers predict them",
 }
 

@@ -1,0 +1,177 @@
+"""What each rank runs for `tpcourse bench tensor`: forward and backward of an MLP and of a block, in one process.
+
+Variants are one device, ours, ours with the tokens split, and torch's `parallelize_module` (both pairs for the MLP).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from tpcourse.block import GPT, GPTConfig
+from tpcourse.linear import column_linear, row_linear
+from tpcourse.ranks.timing import median_seconds
+
+Step = Callable[[], object]
+TOKENS = 1  # the dim of [B, T, D]
+
+
+@dataclass(frozen=True)
+class Size:
+    """B sequences of T tokens, width D, hidden F, H heads."""
+
+    B: int
+    T: int
+    D: int
+    F: int
+    H: int
+
+
+ON_GPU = (Size(4, 2048, 8192, 28672, 64), Size(4, 2048, 4096, 14336, 32), Size(1, 2048, 2048, 8192, 16),
+          Size(1, 2048, 512, 2048, 8))  # fmt: skip
+ON_CPU = (Size(2, 48, 192, 768, 24), Size(2, 48, 48, 192, 24))
+
+
+def mlp(repeats: int) -> list[dict[str, Any]]:
+    """Runs in the rank: milliseconds of an MLP's forward and backward, by size and variant."""
+    return [_row(size, _mlp_steps(size), repeats) for size in _sizes()]
+
+
+def block(repeats: int) -> list[dict[str, Any]]:
+    """Runs in the rank: the same of a transformer block with attention."""
+    return [_row(size, _block_steps(size), repeats) for size in _sizes()]
+
+
+def device_here() -> torch.device:
+    """This rank's GPU, or the CPU."""
+    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
+
+
+def _sizes() -> tuple[Size, ...]:
+    return ON_GPU if device_here().type == "cuda" else ON_CPU
+
+
+def _row(size: Size, steps: dict[str, Step], repeats: int) -> dict[str, Any]:
+    seconds = median_seconds(steps, repeats=repeats, in_a_row=2)
+    ms = {name: 1e3 * value for name, value in seconds.items()}
+    return {"tokens": size.B * size.T, **asdict(size), "ms": ms}
+
+
+def _place() -> dict[str, Any]:
+    device = device_here()
+    return {"device": device, "dtype": torch.bfloat16 if device.type == "cuda" else torch.float32}
+
+
+def _step(forward: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, weights: list[nn.Parameter]) -> Step:
+    """Forward and backward to the input and all weights."""
+    x = x.requires_grad_()
+
+    def step() -> None:
+        for tensor in (x, *weights):
+            tensor.grad = None
+        forward(x).backward(dy)
+
+    return step
+
+
+def _random(*shape: int) -> Tensor:
+    return torch.randn(*shape, **_place())
+
+
+def _mlp_steps(size: Size) -> dict[str, Step]:
+    tp, p, D = dist.group.WORLD, dist.get_world_size(), size.D
+    x, dy = _random(size.B, size.T, D), _random(size.B, size.T, D)
+    piece, dpiece = (whole.chunk(p, TOKENS)[dist.get_rank()].clone() for whole in (x, dy))
+    up, down = (nn.Parameter(_random(*shape) / 32) for shape in ((size.F // p, D), (D, size.F // p)))
+
+    def ours(x: Tensor, dim: int | None) -> Tensor:
+        hidden = F.gelu(column_linear(x, up, tp=tp, sequence_dim=dim))
+        return row_linear(hidden, down, tp=tp, sequence_dim=dim)
+
+    alone, torchs, split = PlainMLP(size), _torchs(PlainMLP(size), None), _torchs(PlainMLP(size), TOKENS)
+    return {
+        "one device": _step(alone, x.clone(), dy, list(alone.parameters())),
+        "ours": _step(partial(ours, dim=None), x.clone(), dy, [up, down]),
+        "ours, tokens split": _step(partial(ours, dim=TOKENS), piece.clone(), dpiece, [up, down]),
+        "torch's": _step(torchs, x.clone(), dy, list(torchs.parameters())),
+        "torch's, tokens split": _step(split, piece.clone(), dpiece, list(split.parameters())),
+    }
+
+
+def _block_steps(size: Size) -> dict[str, Step]:
+    p, x, dy = dist.get_world_size(), _random(size.B, size.T, size.D), _random(size.B, size.T, size.D)
+    piece, dpiece = (whole.chunk(p, TOKENS)[dist.get_rank()].clone() for whole in (x, dy))
+    torchs = _torchs(PlainBlock(size), None)
+    return {
+        "one device": _our_block(size, x.clone(), dy, tp=None),
+        "ours": _our_block(size, x.clone(), dy, tp=dist.group.WORLD),
+        "ours, tokens split": _our_block(size, piece, dpiece, tp=dist.group.WORLD, sequence_parallel=True),
+        "torch's": _step(torchs, x.clone(), dy, list(torchs.parameters())),
+    }
+
+
+def _our_block(size: Size, x: Tensor, dy: Tensor, **how: Any) -> Step:
+    config = GPTConfig(V=256, T=size.T, D=size.D, H=size.H, L=1, F=size.F, mlp="gelu", rotary=False)
+    model = GPT(config, **how, **_place())
+    here = model.new_pass(size.T)
+    return _step(lambda x: model.blocks[0](x, here), x, dy, list(model.blocks[0].parameters()))
+
+
+class PlainMLP(nn.Module):
+    """Two linear layers with a GELU between them, as torch writes it."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.up, self.down = (nn.Linear(a, b, bias=False, **_place()) for a, b in ((size.D, size.F), (size.F, size.D)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(F.gelu(self.up(x)))
+
+
+class PlainAttention(nn.Module):
+    """Causal attention as torch writes it; the number of heads follows from what a rank holds."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.K = size.D // size.H
+        self.q, self.k, self.v, self.out = (nn.Linear(size.D, size.D, bias=False, **_place()) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (part(x).unflatten(-1, (-1, self.K)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class PlainBlock(nn.Module):
+    """A block as torch writes it."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.norm_attention, self.norm_mlp = (nn.RMSNorm(size.D, eps=1e-5, **_place()) for _ in range(2))
+        self.attention, self.mlp = PlainAttention(size), PlainMLP(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.attention(self.norm_attention(x))
+        return x + self.mlp(self.norm_mlp(x))
+
+
+def _torchs(module: nn.Module, sequence_dim: int | None) -> nn.Module:
+    """The module split by torch: columns, then rows; what q, k and v share is entered once."""
+    from torch.distributed.device_mesh import DeviceMesh
+    from torch.distributed.tensor import Replicate, Shard
+    from torch.distributed.tensor import parallel as tensor_parallel
+
+    ends = Replicate() if sequence_dim is None else Shard(sequence_dim)
+    column = tensor_parallel.ColwiseParallel(input_layouts=ends)
+    row = tensor_parallel.RowwiseParallel(output_layouts=ends)
+    once = tensor_parallel.PrepareModuleInput(input_layouts=(ends,), desired_input_layouts=(Replicate(),))
+    styles = {"q": column, "k": column, "v": column, "up": column, "out": row, "down": row, "attention": once}
+    names = (name for name, _ in module.named_modules())
+    plan = {name: styles[name.rpartition(".")[2]] for name in names if name.rpartition(".")[2] in styles}
+    return tensor_parallel.parallelize_module(module, DeviceMesh.from_group(dist.group.WORLD, device_here().type), plan)
