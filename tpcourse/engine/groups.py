@@ -34,7 +34,6 @@ class Groups:
         self.backend, self.device = backend, device
         self.made: list[tuple[tuple, dict, Any]] = []
         self.making: str | None = None
-        self.left: list[Any] = []
         for variable, value in SETTINGS[backend].items():
             os.environ.setdefault(variable, value)
         make = getattr(distributed_c10d.new_group, "__tpcourse__", distributed_c10d.new_group)
@@ -76,13 +75,10 @@ class Groups:
         """Abort every group: whoever waits in one is woken or left behind.
 
         Trap: on NCCL torch aborts one group after the other, and an idle one cannot free its memory while a kernel
-        of another is stuck on the GPU. So all are aborted at once first. On gloo the last reference to a group waits
-        for the calls that it has under way, and those may never end: so the groups that were left are kept.
+        of another is stuck on the GPU. So all are aborted at once first.
         """
         if not dist.is_initialized():
             return
-        if self.backend == "gloo":
-            self.left += distributed_c10d._world.pg_names
         if self.backend == "nccl":
             groups = list(distributed_c10d._world.pg_names)
             threads = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in groups]
