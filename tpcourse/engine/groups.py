@@ -14,6 +14,8 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
+from tpcourse import ledger
+
 TIME_OUT = timedelta(minutes=15)  # far above any patience: the watcher, not torch, ends a wait
 ABORT_S = 5.0
 
@@ -34,6 +36,7 @@ class Groups:
         self.backend, self.device = backend, device
         self.made: list[tuple[tuple, dict, Any]] = []
         self.making: str | None = None
+        self.left: list[Any] = []
         for variable, value in SETTINGS[backend].items():
             os.environ.setdefault(variable, value)
         make = getattr(distributed_c10d.new_group, "__tpcourse__", distributed_c10d.new_group)
@@ -75,10 +78,13 @@ class Groups:
         """Abort every group: whoever waits in one is woken or left behind.
 
         Trap: on NCCL torch aborts one group after the other, and an idle one cannot free its memory while a kernel
-        of another is stuck on the GPU. So all are aborted at once first.
+        of another is stuck on the GPU. So all are aborted at once first. On gloo the last reference to a group waits
+        for the calls that it has under way, and those may never end: such groups are kept.
         """
         if not dist.is_initialized():
             return
+        if self.backend == "gloo":
+            self.left += ledger.busy_groups()
         if self.backend == "nccl":
             groups = list(distributed_c10d._world.pg_names)
             threads = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in groups]

@@ -15,7 +15,7 @@ from tpcourse.ledger.board import Board, board_waiting, read_board
 from tpcourse.ledger.event import Event
 from tpcourse.ledger.log import Log, merge
 
-__all__ = ["Event", "Log", "board_waiting", "fingerprints", "install", "ledger", "ledger_fault", "merge",
+__all__ = ["Event", "Log", "board_waiting", "busy_groups", "fingerprints", "install", "ledger", "ledger_fault", "merge",
            "place", "poll", "read_board", "recent", "register_cell", "reset", "reset_fingerprints",
            "set_main_thread", "uninstall", "waiting"]
 
@@ -81,6 +81,15 @@ def waiting() -> dict[int, Event]:
     On a GPU a call that is not finished counts as waited in, by the thread that made it.
     """
     return _recorder().waiting()
+
+
+def busy_groups() -> list[Any]:
+    """The process groups that have a call under way: begun on this rank, and not ended."""
+    poll()
+    recorder = _recorder()
+    calls = [call for handle in recorder.pending.handles() for call in handle.calls]
+    groups = (call.group.ref() for call in [*calls, *list(recorder.blocked.values())])
+    return list({id(group): group for group in groups if group is not None}.values())
 
 
 def fingerprints() -> dict[tuple[Any, ...], tuple[int, int]]:
