@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpcourse"
 ROWS = {
-    0: ["dims", "costs", "memory", "reference", "layer", "adam", "home"],
+    0: ["dims", "costs", "memory", "reference", "layer", "adam", "home", "lazy"],
     1: ["ranks", "engine", "ledger", "watch", "check", "draw"],
     2: ["wire", "conjugates", "overlap"],
     3: ["linear", "vocab", "sequence", "data", "zero", "context", "pipeline", "experts"],

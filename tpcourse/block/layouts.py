@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from tpcourse.block.config import GPTConfig
-from tpcourse.dims import require_divisible, split_range
+from tpcourse.dims import split_range
+from tpcourse.linear import Heads
 
 LAYOUTS: Mapping[str, str] = MappingProxyType(
     {
@@ -118,11 +119,8 @@ def _even(n: int, p: int, r: int, offset: int = 0) -> Piece:
 
 
 def _heads(config: GPTConfig, p: int, r: int) -> list[Piece]:
-    """Rows of this rank's heads: queries, then K, then V; `tpcourse.linear.Heads` says the same of one's own rank."""
-    H, kv, K = config.H, config.kv_heads, config.K
-    each = require_divisible(H, p, "the number of heads H")
-    copies = 1 if kv % p == 0 else require_divisible(p, kv, "the number of ranks p")  # ranks with the same K/V heads
-    kv_each, first = max(1, kv // p), r * kv // p
-    query = Piece(r * each * K, (r + 1) * each * K, True)
-    starts = (H + first, H + kv + first)
-    return [query, *(Piece(start * K, (start + kv_each) * K, r % copies == 0) for start in starts)]
+    """Rows of this rank's heads: queries, then K, then V."""
+    held, H, K = Heads(config.H, config.kv_heads, None, at=(r, p)), config.H, config.K
+    is_first = r % held.copies == 0  # of the ranks with the same K/V heads
+    parts = ((0, held.heads, True), (H, held.kv_heads, is_first), (H + config.kv_heads, held.kv_heads, is_first))
+    return [Piece((start + part.start) * K, (start + part.stop) * K, first) for start, part, first in parts]

@@ -11,6 +11,7 @@ from tpcourse.check.evidence import Evidence
 from tpcourse.ledger import merge
 
 BY_HAND = frozenset({"send", "recv"})
+_WIDTHS = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}  # other dtypes have 8 bytes
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,11 @@ class Fault:
 
     kind: str
     text: str
+
+
+def carried_bytes(event: Any) -> int:
+    """Bytes of the whole array of a call."""
+    return event.numel * _WIDTHS.get(event.dtype, 8)
 
 
 def first_fault(evidence: Evidence, budget: Budget) -> Fault | None:

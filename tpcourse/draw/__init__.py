@@ -4,8 +4,9 @@ Every function is pure: `(data, ax=None) -> Axes`. As the last line of a cell it
 Matplotlib is loaded by the first picture, not by `import tpcourse.draw`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpcourse.lazy import lazy
 
 if TYPE_CHECKING:
     from tpcourse.draw.activations import activations as activations
@@ -60,15 +61,4 @@ _HOME = {
     "activations": "activations", "pair_ratio": "pairs", "recorded_pairs": "pairs",
 }  # fmt: skip
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"tpcourse.draw has no {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(__name__, _HOME)

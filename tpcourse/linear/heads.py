@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tpcourse.dims import require_divisible
 from tpcourse.linear.column import column_linear
+from tpcourse.wire.gradients import gradients_by_dtype
 from tpcourse.wire.inputs import place
 
 
@@ -21,13 +22,16 @@ class Heads:
     """Which query heads and which K/V heads this rank holds.
 
     `heads` and `kv_heads` are ranges of the model's; `copies` counts the ranks that hold the same K/V heads.
+    `at` = (rank, p) asks for another rank than this one.
     The rows of this rank's fused weight are its query heads', its keys' and its values': `num_rows(K)` in all.
     Raises: ValueError unless num_kv_heads divides num_heads, p divides num_heads, and one of num_kv_heads and p
     divides the other.
     """
 
-    def __init__(self, num_heads: int, num_kv_heads: int, tp: dist.ProcessGroup | None) -> None:
-        rank, p = (0, 1) if tp is None else place(tp)
+    def __init__(
+        self, num_heads: int, num_kv_heads: int, tp: dist.ProcessGroup | None, *, at: tuple[int, int] | None = None
+    ) -> None:
+        rank, p = at or ((0, 1) if tp is None else place(tp))
         _require_heads(num_heads, num_kv_heads, p)
         self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
         self.copies = max(1, p // num_kv_heads)
@@ -95,15 +99,12 @@ def sum_shared_heads(
     """
     if tp is None or heads.copies == 1:
         return
-    by_dtype: dict[torch.dtype, list[Tensor]] = {}
-    for gradient in gradients:
-        if gradient is not None:
-            _require_gradient(gradient)
-            _require_rows(gradient, heads, head_width)
-            shared = gradient[-2 * head_width :]  # rows of k and v of the one K/V head
-            by_dtype.setdefault(gradient.dtype, []).append(shared)
-    for parts in by_dtype.values():
-        _sum_in_place(parts, tp, heads)
+    by_dtype = gradients_by_dtype(gradients)
+    for gradient in (gradient for alike in by_dtype.values() for gradient in alike):
+        _require_rows(gradient, heads, head_width)
+    for alike in by_dtype.values():
+        # rows of k and v of the one K/V head
+        _sum_in_place([gradient[-2 * head_width :] for gradient in alike], tp, heads)
 
 
 def _sum_in_place(parts: list[Tensor], tp: dist.ProcessGroup, heads: Heads) -> None:
@@ -139,14 +140,6 @@ def _require_rows(rows: Tensor, heads: Heads, head_width: int) -> None:
         raise ValueError(
             f"the fused weight (or its gradient) has shape {list(rows.shape)}, but {len(heads.heads)} heads and "
             f"2 x {len(heads.kv_heads)} K/V heads of width {head_width} need {expected} rows"
-        )
-
-
-def _require_gradient(gradient: Tensor) -> None:
-    if gradient.requires_grad:
-        raise ValueError(
-            f"a tensor of shape {list(gradient.shape)} requires a gradient, so it is a weight and its values would be "
-            "added up: give weight.grad"
         )
 
 

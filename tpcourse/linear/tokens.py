@@ -11,10 +11,7 @@ from torch import Tensor
 
 from tpcourse.dims import split_sizes
 from tpcourse.wire.inputs import place
-
-# Torch 2.13 renamed these calls; the old name warns there and the new one is missing before.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+from tpcourse.wire.torch_calls import all_gather_single, pad_to, reduce_scatter_single
 
 
 class Moving(NamedTuple):
@@ -44,16 +41,16 @@ class Tokens(NamedTuple):
 
     def gather(self, piece: Tensor, *, async_op: bool = False) -> Moving:
         """All ranks' tokens on every rank: [B, T_r, D] -> [B, T, D]. Traffic: one all-gather, (p-1)/p n bytes."""
-        padded = _padded(piece, self.dim, self.sizes[0])
+        padded = pad_to(piece, self.sizes[0], self.dim)
         stack = padded.new_empty(len(self.sizes), *padded.shape)  # [p, B, T_0, D]
-        work = _all_gather(stack.flatten(0, 1), padded, group=self.tp, async_op=async_op)
+        work = all_gather_single(stack.flatten(0, 1), padded, group=self.tp, async_op=async_op)
         return Moving(work, stack, self._join)
 
     def scatter_sum(self, whole: Tensor, *, async_op: bool = False) -> Moving:
         """The sum of this rank's tokens: [B, T, D] -> [B, T_r, D]. Traffic: one reduce-scatter, (p-1)/p n bytes."""
         stack = self._cut(whole)  # [p, B, T_0, D]
         padded = torch.empty_like(stack[0])
-        work = _reduce_scatter(padded, stack.flatten(0, 1), group=self.tp, async_op=async_op)
+        work = reduce_scatter_single(padded, stack.flatten(0, 1), group=self.tp, async_op=async_op)
         return Moving(work, padded, self._own)
 
     @property
@@ -70,7 +67,7 @@ class Tokens(NamedTuple):
         if self._is_even:
             stack = whole.unflatten(self.dim, (len(self.sizes), self.sizes[0]))
             return stack.movedim(self.dim, 0).contiguous()  # a view if nothing stands before T
-        return torch.stack([_padded(piece, self.dim, self.sizes[0]) for piece in whole.split(self.sizes, self.dim)])
+        return torch.stack([pad_to(piece, self.sizes[0], self.dim) for piece in whole.split(self.sizes, self.dim)])
 
     def _own(self, padded: Tensor) -> Tensor:
         return padded.narrow(self.dim, 0, self.sizes[self.rank]).contiguous()
@@ -108,10 +105,3 @@ def _token_dim(x: Tensor, dim: int) -> int:
             f"sequence_dim = {dim} is not a dim of tokens of x, {list(x.shape)}: use 1 for [B, T, D], 0 for [T, D]"
         )
     return dim % x.dim()
-
-
-def _padded(piece: Tensor, dim: int, length: int) -> Tensor:
-    missing = length - piece.shape[dim]
-    if missing == 0:
-        return piece.contiguous()
-    return torch.cat([piece, piece.new_zeros(*piece.shape[:dim], missing, *piece.shape[dim + 1 :])], dim)

@@ -5,8 +5,9 @@ one time. `model_state_bytes`, `activation_bytes` and `Rates` say what the formu
 need no torch, so a notebook's kernel can draw what the ranks counted.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpcourse.lazy import lazy
 
 if TYPE_CHECKING:
     from tpcourse.memory.counts import KINDS as KINDS
@@ -32,15 +33,4 @@ _HOME = {
     "held": "holding", "Rates": "rates", "saved": "saving", "peak": "watching",
 }  # fmt: skip
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"tpcourse.memory has no {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(__name__, _HOME)

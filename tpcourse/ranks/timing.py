@@ -76,7 +76,7 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
 
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
     scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    data, work = (torch.randn(lengths[-1], device=_device()) for _ in range(2))
+    data, work = (torch.randn(lengths[-1], device=device_here()) for _ in range(2))
     calls: dict[Any, Call] = {}
     before: dict[Any, Call] = {}
     for n in lengths:
@@ -92,7 +92,7 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
 
 def _clock() -> Callable[[Call, int], float]:
     """(call, how often) -> seconds a call, after one call that brings the ranks together."""
-    device = _device()
+    device = device_here()
     return _cpu_clock if device.type == "cpu" else _gpu_clock(device)
 
 
@@ -131,12 +131,12 @@ def _slowest(samples: list[list[float]]) -> list[list[float]]:
     import torch
     import torch.distributed as dist
 
-    table = torch.tensor(samples, dtype=torch.float64, device=_device())
+    table = torch.tensor(samples, dtype=torch.float64, device=device_here())
     dist.all_reduce(table, op=dist.ReduceOp.MAX)
     return table.tolist()
 
 
-def _device() -> Any:
+def device_here() -> Any:
     """Where this rank's tensors live: the card that its backend talks from, or the CPU."""
     import torch
     import torch.distributed as dist

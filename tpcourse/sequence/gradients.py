@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from tpcourse.wire.gradients import gradients_by_dtype
 from tpcourse.wire.inputs import place
 
 
@@ -27,21 +28,8 @@ def sum_gradients(gradients: Iterable[Tensor | None], *, tp: dist.ProcessGroup |
     if tp is None:
         return
     place(tp)
-    by_dtype: dict[torch.dtype, list[Tensor]] = {}
-    for gradient in gradients:
-        if gradient is not None:
-            by_dtype.setdefault(gradient.dtype, []).append(_require_gradient(gradient))
-    for alike in by_dtype.values():
+    for alike in gradients_by_dtype(gradients).values():
         flat = torch.cat([gradient.reshape(-1) for gradient in alike])  # [n]
         dist.all_reduce(flat, group=tp)
         pieces = flat.split([gradient.numel() for gradient in alike])
         torch._foreach_copy_(alike, [piece.view_as(g) for piece, g in zip(pieces, alike, strict=True)])
-
-
-def _require_gradient(gradient: Tensor) -> Tensor:
-    if gradient.requires_grad:
-        raise ValueError(
-            f"a tensor of shape {list(gradient.shape)} requires a gradient, so it is a weight and its values would be "
-            "added up: give weight.grad"
-        )
-    return gradient

@@ -3,8 +3,9 @@
 The notebook's side is `run`: torch is loaded by what needs it, not by `import tpcourse.train`.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tpcourse.lazy import lazy
 
 if TYPE_CHECKING:
     from tpcourse.train.gpt import GPT as GPT
@@ -26,15 +27,4 @@ _HOME = {
     "train_step": "step", "warmup_cosine": "loop",
 }  # fmt: skip
 __all__ = sorted(_HOME)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"tpcourse.train has no {name!r}; it has {', '.join(__all__)}")
-    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy(__name__, _HOME)

@@ -8,7 +8,7 @@ group must call, in the same order, with the same shape, dtype, op and root.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -16,6 +16,10 @@ from torch import Tensor
 
 from tpcourse.dims import require_divisible
 from tpcourse.wire.inputs import gathered_sizes, place, require_data, require_peer, scattered_sizes
+
+# Torch 2.13 renamed these calls; the old name warns there and the new one is missing before.
+all_gather_single = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def all_reduce(x: Tensor, *, group: dist.ProcessGroup, op: str = "sum") -> Tensor:
@@ -42,9 +46,9 @@ def all_gather(shard: Tensor, *, group: dist.ProcessGroup, dim: int = 0, sizes: 
     require_data(shard, dim=dim)
     sizes = gathered_sizes(shard, sizes, rank, p, dim)
     longest = max(sizes)
-    padded = _padded(shard.movedim(dim, 0), longest)
+    padded = pad_to(shard.movedim(dim, 0), longest)
     result = padded.new_empty(p * longest, *padded.shape[1:])
-    _renamed("all_gather_single", "all_gather_into_tensor")(result, padded, group=group)
+    all_gather_single(result, padded, group=group)
     return _joined(result.split(longest or 1), sizes).movedim(0, dim).contiguous()
 
 
@@ -62,7 +66,7 @@ def reduce_scatter(
     sizes = scattered_sizes(x, sizes, p, dim)
     pieces = _padded_pieces(x.movedim(dim, 0), sizes)
     result = pieces.new_empty(pieces.shape[0] // p, *pieces.shape[1:])
-    _renamed("reduce_scatter_single", "reduce_scatter_tensor")(result, pieces, op=_reduce_op(op), group=group)
+    reduce_scatter_single(result, pieces, op=_reduce_op(op), group=group)
     return result[: sizes[rank]].movedim(0, dim).contiguous()
 
 
@@ -126,7 +130,7 @@ def gather(
     require_peer(root, p)
     require_data(shard, dim=0)
     sizes = gathered_sizes(shard, sizes, rank, p)
-    padded = _padded(shard, max(sizes))
+    padded = pad_to(shard, max(sizes))
     pieces = list(padded.new_empty(p, *padded.shape)) if rank == root else None
     dist.gather(padded, pieces, dst=dist.get_global_rank(group, root), group=group)
     return None if pieces is None else _joined(pieces, sizes)
@@ -164,26 +168,23 @@ def _reduce_op(op: str) -> dist.ReduceOp:
     return ops[op]
 
 
-def _renamed(new: str, old: str) -> Callable[..., object]:
-    """Torch 2.13 renamed these calls; the old name warns there and the new one is missing before."""
-    return getattr(dist, new if hasattr(dist, new) else old)
-
-
 def _fresh(x: Tensor) -> Tensor:
     return x.clone(memory_format=torch.contiguous_format)
 
 
-def _padded(x: Tensor, length: int) -> Tensor:
-    if x.shape[0] == length:
+def pad_to(x: Tensor, length: int, dim: int = 0) -> Tensor:
+    """x with zeros behind it along dim, up to `length`; contiguous."""
+    missing = length - x.shape[dim]
+    if missing == 0:
         return x.contiguous()
-    return torch.cat([x, x.new_zeros(length - x.shape[0], *x.shape[1:])])
+    return torch.cat([x, x.new_zeros(*x.shape[:dim], missing, *x.shape[dim + 1 :])], dim)
 
 
 def _padded_pieces(x: Tensor, sizes: Sequence[int]) -> Tensor:
     longest = max(sizes)
     if min(sizes) == longest:
         return x.contiguous()
-    return torch.cat([_padded(piece, longest) for piece in x.split(list(sizes))])
+    return torch.cat([pad_to(piece, longest) for piece in x.split(list(sizes))])
 
 
 def _joined(pieces: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:

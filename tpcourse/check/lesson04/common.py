@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Fault
+from tpcourse.check.budget import Fault, carried_bytes
 from tpcourse.check.evidence import Evidence
 from tpcourse.check.lesson04.recipe import NUM_BYTES, TIED_BYTES
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault, by_outputs
@@ -16,7 +16,6 @@ Gradients = list[np.ndarray]
 Rule = Callable[[Evidence], Fault | None]
 COURSE = ("average_gradients", "average_in_buckets", "_average", "broadcast_tensors", "count_over_ranks")
 MARK = "mark_backward"
-_WIDTHS = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}  # other dtypes have 8 bytes
 
 
 def of_sum(given: dict[str, Any], weights: dict[str, np.ndarray] | None = None) -> Gradients:
@@ -77,7 +76,7 @@ def _size_fault(
 ) -> Fault | None:
     p, carried = evidence.p, {"all_reduce": 0, "broadcast": 0}
     for event in calls:
-        carried[event.op] += event.numel * _WIDTHS.get(event.dtype, 8)
+        carried[event.op] += carried_bytes(event)
     if carried["all_reduce"] < NUM_BYTES and p > 1:
         return Fault("silence", f"rank {rank} averages {carried['all_reduce']} bytes; the gradients have {NUM_BYTES}")
     for op, most in (("all_reduce", num_bytes), ("broadcast", given)):

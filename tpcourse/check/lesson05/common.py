@@ -8,14 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Budget, Fault
+from tpcourse.check.budget import Budget, Fault, carried_bytes
 from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.spec import group_sizes, one_group
 
 PROBE = "lesson05.in_rank"
-_WIDTHS = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}  # other dtypes have 8 bytes
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def _call_fault(evidence: Evidence, rank: int, outcome: Any, sums: dict[str, Sum
 
 
 def _size_fault(rank: int, outcome: Any, axis: str, allowed: Sums) -> Fault | None:
-    sizes = [_bytes(event) if event.axis == axis else 0 for event in outcome.events]
+    sizes = [carried_bytes(event) if event.axis == axis else 0 for event in outcome.events]
     carried, forward, num_calls = sum(sizes), sum(sizes[: outcome.facts["forward"]]), sum(map(bool, sizes))
     least = 8 * (allowed.elements if allowed.least is None else allowed.least)
     for where, size, most in (("", carried, 8 * allowed.elements), (" in forward", forward, 8 * allowed.forward)):
@@ -85,10 +84,6 @@ def _size_fault(rank: int, outcome: Any, axis: str, allowed: Sums) -> Fault | No
     if num_calls > allowed.calls:
         return Fault("calls", f"rank {rank} makes {num_calls} calls on {axis}, the budget is {allowed.calls}")
     return None
-
-
-def _bytes(event: Any) -> int:
-    return event.numel * _WIDTHS.get(event.dtype, 8)
 
 
 def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from tpcourse import memory as memory_of
 from tpcourse.block import GPT, GPTConfig, clip_gradients, finish_gradients
-from tpcourse.cli.bench.tensor_times import device_here
+from tpcourse.ranks.timing import device_here
 from tpcourse.train import batch, source_tokens
 
 MODES: dict[str, dict[str, Any]] = {

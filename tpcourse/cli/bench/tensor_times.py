@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from tpcourse.block import GPT, GPTConfig
 from tpcourse.linear import column_linear, row_linear
-from tpcourse.ranks.timing import median_seconds
+from tpcourse.ranks.timing import device_here, median_seconds
 
 Step = Callable[[], object]
 TOKENS = 1  # the dim of [B, T, D]
@@ -47,11 +47,6 @@ def mlp(repeats: int) -> list[dict[str, Any]]:
 def block(repeats: int) -> list[dict[str, Any]]:
     """Runs in the rank: the same of a transformer block with attention."""
     return [_row(size, _block_steps(size), repeats) for size in _sizes()]
-
-
-def device_here() -> torch.device:
-    """This rank's GPU, or the CPU."""
-    return torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else torch.device("cpu")
 
 
 def _sizes() -> tuple[Size, ...]:
