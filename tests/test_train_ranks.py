@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from train_cases import CELL
 
 from tpcourse import train
 from tpcourse.ranks import RankError, RanksInterrupted, RanksStuck
@@ -16,12 +17,6 @@ from tpcourse.train import progress
 
 TESTS = Path(__file__).parent
 WIDGET = "application/vnd.jupyter.widget-view+json"
-CELL = f"""import sys
-if {str(TESTS)!r} not in sys.path:
-    sys.path.insert(0, {str(TESTS)!r})
-from train_cases import Halfway, break_off, make, same, spin
-straight, trainer = (make(tp=world, dropout=0.2, sequence_parallel=True) for _ in range(2))
-straight.advance(8);"""
 
 
 @pytest.fixture
@@ -37,21 +32,23 @@ def same(ranks):
     return ranks["equal"] == [True] * len(ranks)
 
 
-def when(**kinds):
+def when_all_are(files):
     """The interrupt button, pressed as soon as each rank is where it should be."""
 
     def look(run):
-        if [run.kind(rank) for rank in range(4)] == kinds["kinds"]:
+        if all(file.exists() for file in files):
             raise KeyboardInterrupt
 
     return look
 
 
-def test_ranks_that_were_interrupted_a_step_apart_and_within_a_step_train_on_as_if_they_had_not_been(ranks):
-    """Rank 1 is in the middle of its optimizer's step 3, the others wait for it in step 4."""
-    ranks.run_cell("if rank == 1:\n    Halfway(trainer, 3, spin)")
+def test_ranks_interrupted_a_step_apart_and_within_a_step_train_on_as_if_they_had_not_been(ranks, tmp_path):
+    """Rank 1 is in the middle of its optimizer's step 3, the others are in step 4, which they cannot end."""
+    files = [tmp_path / str(rank) for rank in range(4)]
+    ranks.run_cell(f"""file = f"{tmp_path}/{{rank}}"
+Halfway(trainer, 3, Spin(file)) if rank == 1 else mark(trainer, 4, file);""")
     with pytest.raises(RanksInterrupted, match="groups were made again; every rank kept its variables"):
-        ranks.run_cell("trainer.advance(8)", live=when(kinds=["waiting", "running", "waiting", "waiting"]))
+        ranks.run_cell("trainer.advance(8)", live=when_all_are(files))
     ranks.run_cell("at = trainer.step")
     assert ranks["at"] == [4, 3, 4, 4]
     ranks.run_cell("losses = trainer.advance(5)")
@@ -68,35 +65,6 @@ def test_ranks_of_which_one_raised_within_a_step_train_on_as_if_it_had_not(ranks
     assert same(ranks)
 
 
-class Pressed:
-    """Ranks, and an interrupt button that is pressed before one of the runs."""
-
-    def __init__(self, ranks, before):
-        self.ranks, self.before, self.meeting, self.targets = ranks, before, ranks.meeting, ranks.targets
-
-    def run(self, *args, **kwargs):
-        self.before -= 1
-        if self.before == 0:
-            os.kill(os.getpid(), signal.SIGINT)
-        return self.ranks.run(*args, **kwargs)
-
-
-def test_the_interrupt_button_stops_a_training_between_steps_and_the_same_call_goes_on(ranks, capsys):
-    with pytest.raises(progress.TrainingStopped) as caught:
-        train.run(Pressed(ranks, 3), "trainer", steps=8)
-    ranks.run_cell("at = trainer.step")
-    (at,) = set(ranks["at"])
-    assert 0 < at < 8
-    assert str(caught.value) == (
-        f"You stopped the training after step {at} of 8. The same cell again goes on from there."
-    )
-    losses = train.run(ranks, "trainer", steps=8)
-    assert same(ranks) and len(losses) == 8
-    assert train.run(ranks, "trainer", steps=8) == train.run(ranks, "straight", steps=8) == losses
-    assert train.run(ranks, "trainer", steps=5) == losses[:5], "what is done is not done again"
-    assert capsys.readouterr() == ("", "")
-
-
 def test_a_second_press_interrupts_at_once_and_the_usual_handler_comes_back():
     usual = signal.getsignal(signal.SIGINT)
     with progress.noting_interrupt() as noted:
@@ -111,34 +79,13 @@ class Interrupted:
     """Ranks on which each run but the first is interrupted."""
 
     def __init__(self):
-        self.meetings, self.runs = [], 0
-        self.meeting, self.targets = self, lambda _: [0]
+        self.runs, self.targets = 0, lambda _: [0]
 
     def run(self, *args, **kwargs):
         self.runs += 1
         if self.runs > 1:
             raise RanksInterrupted("at once")
         return [(0, 1)]
-
-    def again(self, dead):
-        self.meetings.append(dead)
-
-
-def test_groups_are_made_again_after_an_interrupt_within_a_step():
-    ranks = Interrupted()
-    with pytest.raises(RanksInterrupted):
-        train.run(ranks, steps=3)
-    assert ranks.meetings == [[]]
-
-
-def test_a_rank_without_a_trainer_is_named(ranks):
-    ranks.run_cell("trainer = None", targets=2)
-    with pytest.raises(
-        ValueError, match="'trainer' is no trainer on rank 2: run the cell that makes it, on every rank"
-    ):
-        train.run(ranks, "trainer", steps=3)
-    with pytest.raises(ValueError, match="steps = 0: how many"):
-        train.run(ranks, "trainer", steps=0)
 
 
 @pytest.mark.parametrize(

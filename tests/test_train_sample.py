@@ -66,8 +66,9 @@ def test_temperature_0_takes_the_likeliest_byte_whatever_the_seed():
     model = gpt()
     texts = {sample(model, "import ", 20, temperature=0, seed=seed) for seed in range(3)}
     assert len(texts) == 1
-    byte = model.eval()(torch.tensor([list(b"import ")]))[0, -1].argmax().item()
-    assert sampling.readable(bytes([byte]))[0] == texts.pop()[len("import ")]
+    logits = torch.zeros(256)
+    logits[[97, 98, 99, 100]] = torch.tensor([1.0, 2.5, 3.0, 2.9])
+    assert sample(Fixed(logits), "?", 5, temperature=0) == "?ccccc"
 
 
 def test_another_seed_is_another_text_and_the_same_seed_the_same():
@@ -85,15 +86,15 @@ def test_dropout_is_off_while_text_is_sampled_and_on_afterwards():
 
 
 def _texts(rank, group):
-    texts = [sample(gpt(group, **more), "def f", 30, seed=5, tp=group) for more in ({}, {"sequence_parallel": True})]
-    return [*texts, sample(gpt(group), "def f", 10, temperature=0, tp=group)]
+    texts = [sample(gpt(group, **more), "def f", 16, seed=5, tp=group) for more in ({}, {"sequence_parallel": True})]
+    return [*texts, sample(gpt(group), "def f", 4, temperature=0, tp=group)]
 
 
 @pytest.mark.parametrize("p", [2, 3, 4])
 def test_all_ranks_write_the_text_of_one_device(p):
     """256 bytes do not divide by 3, nor do the first texts reach the 12 tokens that are cut over the ranks."""
-    text = sample(gpt(), "def f", 30, seed=5)
-    assert run_ranks(_texts, p) == [[text, text, sample(gpt(), "def f", 10, temperature=0)]] * p
+    text = sample(gpt(), "def f", 16, seed=5)
+    assert run_ranks(_texts, p) == [[text, text, sample(gpt(), "def f", 4, temperature=0)]] * p
 
 
 def _local_noise(rank, group):
@@ -158,6 +159,20 @@ def test_a_vocabulary_longer_than_all_bytes_gives_bytes_only():
     assert sample(Fixed(logits), "b", 2) == "baa"
 
 
+def _of_600(rank, group):
+    """Rank 1 holds 300 to 599, and no byte."""
+    logits = torch.linspace(-600, 0, 600, dtype=torch.float64)
+    model = Fixed(logits[300 * rank :][:300])
+    model.config.V = 600
+    return [sample(model, "?", 12, seed=8, temperature=temperature, tp=group) for temperature in (0, 50.0)]
+
+
+def test_a_rank_that_holds_no_byte_at_all_loses_against_the_others():
+    model = Fixed(torch.linspace(-600, 0, 600, dtype=torch.float64))
+    texts = [sample(model, "?", 12, seed=8, temperature=temperature) for temperature in (0, 50.0)]
+    assert run_ranks(_of_600, 2) == [texts] * 2 and texts[0] != texts[1]
+
+
 def _without_tp(rank, group):
     sample(gpt(group), "a", 1)
 
@@ -168,6 +183,7 @@ def _without_tp(rank, group):
         (lambda: sample(gpt(), "", 1), "the prompt is empty, 0 bytes"),
         (lambda: sample(gpt(), "a", -1), "num_tokens = -1: give 0 or more"),
         (lambda: sample(gpt(), "a", 1, temperature=-1.0), "temperature = -1.0: give 0 for the likeliest byte"),
+        (lambda: sample(gpt(), "a", 1, length=0), "length = 0: how many tokens the model reads, 1 or more"),
         (lambda: sample(nn.Linear(1, 1), "a", 1), "no config.T: say how many tokens it reads, for example length=64"),
         (
             lambda: run_ranks(_without_tp, 2),

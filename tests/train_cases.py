@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -9,6 +11,12 @@ import torch
 from tpcourse.block import GPT, GPTConfig
 from tpcourse.train import Trainer, source_tokens, warmup_cosine
 
+CELL = f"""import sys
+if {str(Path(__file__).parent)!r} not in sys.path:
+    sys.path.insert(0, {str(Path(__file__).parent)!r})
+from train_cases import Halfway, Pause, Spin, break_off, make, mark, same
+straight, trainer = (make(tp=world, dropout=0.2, sequence_parallel=True) for _ in range(2))
+straight.advance(8);"""
 SIZES = {"V": 256, "T": 8, "D": 16, "H": 4, "L": 1}
 
 
@@ -46,6 +54,22 @@ class Halfway:
             self.end()
 
 
+class Pause:
+    """Holds an optimizer's step up, once, at the given step: computes from when `at` is there until `go` is."""
+
+    def __init__(self, trainer: Trainer, step: int, at: str, go: str) -> None:
+        self.trainer, self.step, self.at, self.go = trainer, step, Path(at), Path(go)
+        self.hook = trainer.optimizer.register_step_pre_hook(self)
+
+    def __call__(self, *_: Any) -> None:
+        if self.trainer.step == self.step:
+            self.hook.remove()
+            self.at.touch()
+            end = time.monotonic() + 60
+            while not self.go.exists() and time.monotonic() < end:
+                pass
+
+
 class Broken(Exception):
     """What the tests raise in the middle of a step."""
 
@@ -54,7 +78,18 @@ def break_off() -> None:
     raise Broken
 
 
-def spin() -> None:
-    """Loop until somebody interrupts."""
-    while True:
-        pass
+class Spin:
+    """Loops until somebody interrupts, from when the file is there."""
+
+    def __init__(self, at: str) -> None:
+        self.at = Path(at)
+
+    def __call__(self) -> None:
+        self.at.touch()
+        while True:
+            pass
+
+
+def mark(trainer: Trainer, step: int, at: str) -> None:
+    """Make the file as soon as the model begins this step."""
+    trainer.model.register_forward_pre_hook(lambda *_: Path(at).touch() if trainer.step == step else None)

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from tpcourse.ranks import RanksError, RanksInterrupted
+from tpcourse.ranks import RanksError
 
 HINT = "Run this cell in JupyterLab to see how far the training is."
 ROUND_S = 0.5  # the bar moves about twice a second
@@ -41,9 +41,6 @@ def run(ranks: Any, name: str = "trainer", *, steps: int, targets: Any = None) -
     try:
         with noting_interrupt() as noted:
             _rounds(ranks, name, done, steps, targets, bar, noted)
-    except RanksInterrupted:
-        ranks.meeting.again([])  # a rank may have begun a call that the others will never make
-        raise
     finally:
         if bar is not None:
             bar.close()

@@ -37,8 +37,8 @@ def sample(
     is shown as U+FFFD.
     Shapes: model [1, T] -> [1, T, V_r], this rank's rows of the vocabulary.
     Traffic: for each byte, what the model sends, and one all-gather of 2 numbers: 16 (p-1) bytes.
-    Raises: ValueError for an empty prompt, a negative number or temperature, a model without `config.T`, or logits
-    that are not this rank's share of the vocabulary.
+    Raises: ValueError for an empty prompt, a negative number or temperature, a length below 1, a model without
+    `config.T`, or logits that are not this rank's share of the vocabulary.
     """
     renew_groups(model)
     tokens = list(prompt.encode("utf-8", errors="replace"))
@@ -89,6 +89,8 @@ def _choose(
 def _window(model: nn.Module, length: int | None) -> int:
     config = getattr(model, "config", None)
     if length is not None:
+        if length < 1:
+            raise ValueError(f"length = {length}: how many tokens the model reads, 1 or more")
         return length
     if config is None:
         raise ValueError("this model has no config.T: say how many tokens it reads, for example length=64")
