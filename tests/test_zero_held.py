@@ -9,7 +9,7 @@ from rig import run_ranks
 from torch import nn
 from zero_cases import STAGES
 
-from tpcourse.memory import Peak
+from tpcourse.memory import Peak, peak
 from tpcourse.memory.watching import Watcher
 from tpcourse.zero import Zero3
 
@@ -111,6 +111,29 @@ def within(found):
 def test_the_peak_of_stage_3_is_at_most_the_states_of_a_rank_and_two_layers(p):
     found = run_ranks(_peak, p, Zero3)
     assert all(within(found)), found
+
+
+def _step_peaks(rank, group, kinds):
+    """For each stage: the most bytes that a step adds, the same in elements of the largest piece, and of all."""
+    found = []
+    for kind in kinds:
+        zero = kind(chain(), dp=group, bucket_mb=0.004, lr=0.01)
+        for _ in range(2):
+            backward(zero)
+            zero.reduce()
+            with peak() as seen:
+                zero.step()
+        sizes = [flat.n for flat in zero.flats]
+        found.append((seen.bytes, max(sizes), sum(sizes), seen.left))
+    return found
+
+
+@pytest.mark.parametrize("p", [1, 2, 4])
+def test_a_step_needs_the_float32_gradient_and_two_arrays_of_adam_for_one_bucket_at_a_time(p):
+    for rank in run_ranks(_step_peaks, p, list(STAGES.values())):
+        for most, largest, of_all, left in rank:
+            assert 4 * largest <= most <= 12 * largest < 4 * of_all
+            assert left == 0
 
 
 def _empty(rank, group):

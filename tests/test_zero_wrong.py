@@ -7,8 +7,8 @@ import torch
 import torch.distributed as dist
 from ledger_help import fresh_ledger
 from rig import run_ranks
-from test_zero import _train, wrong
-from test_zero_held import _held_at_the_end, _peak, within
+from test_zero import _train, finished, wrong
+from test_zero_held import _held_at_the_end, _peak, _step_peaks, within
 from torch import nn
 from zero_cases import advance, make, new_model
 
@@ -108,6 +108,21 @@ def test_padding_that_enters_the_norm_changes_it():
         wrong(run_ranks(_train, 3, PaddingInTheNorm))
 
 
+class FinishesByBucket(Zero1):
+    """Adds up over tp what leaves together: ranks whose buckets differ would wait for each other for ever."""
+
+    def _finish(self, weights):
+        pass
+
+    def _leave(self, flat):
+        self.finish(flat.weights)
+        super()._leave(flat)
+
+
+def test_gradients_finished_bucket_by_bucket_go_in_another_order_for_other_buckets():
+    assert finished(FinishesByBucket, 1e-6) != finished(FinishesByBucket, 25)
+
+
 def _sent(rank, group, kind):
     zero = make(kind, new_model(), group)
     with fresh_ledger(), ledger() as log:
@@ -124,6 +139,25 @@ def test_an_all_reduce_that_is_kept_has_the_right_values_and_sends_too_much():
 def test_a_whole_gradient_that_is_kept_holds_as_much_as_stage_1():
     assert all(total == pytest.approx(9, rel=0.03) for total in run_ranks(_held_at_the_end, 2, Zero2))
     assert all(total == pytest.approx(11, rel=0.03) for total in run_ranks(_held_at_the_end, 2, FullGradientKept))
+
+
+class LendsAllAtOnce(Zero2):
+    """Shows the optimizer every gradient in float32."""
+
+    def step(self):
+        self.reduce()
+        for flat in self.flats:
+            flat.lend()
+        self.optimizer.step()
+        for flat in self.flats:
+            flat.settle()
+        self._spread()
+
+
+def test_gradients_lent_all_at_once_have_the_right_values_and_are_over_the_peak_of_a_step():
+    assert wrong(run_ranks(_train, 2, LendsAllAtOnce)) == {}
+    for ((most, largest, of_all, _),) in run_ranks(_step_peaks, 2, [LendsAllAtOnce]):
+        assert most >= 4 * of_all > 12 * largest
 
 
 @pytest.mark.parametrize("kind", [NeverFrees, FreesAfterForwardOnly])

@@ -17,8 +17,8 @@ STEPS = 10
 EXAMPLES = 11
 SHARES = {1: [11], 2: [2, 9], 3: [0, 4, 7], 4: [5, 1, 2, 3]}
 """How many examples each rank has, by the number of ranks: none equal, one rank with none."""
-SMALL = 0.0004
-"""MB: buckets of 50 float64 and more."""
+SMALL = 0.001
+"""MB: buckets of 125 float64 and more."""
 MAX_NORM = 0.5
 """Small enough to clip in every step."""
 

@@ -23,7 +23,8 @@ class Exercise:
     `values` and `communication` are what a passed check says. `third` judges memory or overlap where an exercise
     has that axis: one more line, in state `blocked` on a machine that cannot measure it. `probe` names a module of
     tpcourse.check whose `call(function, given, groups, outcome)` the ranks run in place of the plain call: where
-    backward counts too.
+    backward counts too. `imports` are modules that take long to import: all ranks do it before the first case, so that
+    none waits for another's import in a collective.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     third: Callable[[list[Evidence]], Line] | None = None
     probe: str = ""
+    imports: tuple[str, ...] = ()
 
 
 def one_group(p: int, world_size: int, **sizes: Any) -> Case:

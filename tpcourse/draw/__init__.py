@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from tpcourse.draw.cost_links import product_bars as product_bars
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
+    from tpcourse.draw.flats import flat_pieces as flat_pieces
     from tpcourse.draw.lanes import timeline as timeline
+    from tpcourse.draw.layers import layers_here as layers_here
     from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
     from tpcourse.draw.pairs import pair_ratio as pair_ratio
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
     from tpcourse.draw.piggy_sliders import piggy_bank_sliders as piggy_bank_sliders
     from tpcourse.draw.recorded import recorded as recorded
+    from tpcourse.draw.recorded_zero import memory_and_time as memory_and_time
+    from tpcourse.draw.recorded_zero import recorded_stages as recorded_stages
     from tpcourse.draw.rounds import bands as bands
     from tpcourse.draw.rounds import steps as steps
     from tpcourse.draw.shares import error_table as error_table
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.splits import head_cells as head_cells
     from tpcourse.draw.splits import two_splits as two_splits
     from tpcourse.draw.splits import weight_pieces as weight_pieces
+    from tpcourse.draw.stages import stage_bytes as stage_bytes
     from tpcourse.draw.stepper import collective_stepper as collective_stepper
     from tpcourse.draw.symbols import holdings as holdings
     from tpcourse.draw.times import split_times as split_times
@@ -59,6 +64,8 @@ _HOME = {
     "loss_curve": "losses", "error_table": "shares", "memory_shares": "shares", "traffic_curve": "shares",
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
     "activations": "activations", "pair_ratio": "pairs", "recorded_pairs": "pairs",
+    "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
+    "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
 FORMAT = "tpcourse ZeRO, 1"
 INDEX = "index.json"
-KEYS = {"format", "name", "files", "shapes"}
+KEYS = {"format", "id", "files", "shapes", "groups"}
+FLAT = {"flatten_state_dict": False, "flatten_sharded_tensors": False}
 
 
 def together(dp: dist.ProcessGroup | None, work: Callable[[], Any]) -> Any:
@@ -36,31 +45,114 @@ def together(dp: dist.ProcessGroup | None, work: Callable[[], Any]) -> Any:
     return result
 
 
-def write_part(path: Path, part: dict[str, Any]) -> None:
-    """Write one rank's file. Raises: ValueError or OSError if that fails; nothing is then left of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    _replace(path, lambda temporary: torch.save(part, temporary))
+def place_of(folder: Path, name: str) -> Path:
+    """Where the files of the save of this name lie."""
+    return folder / f"zero-{name}"
 
 
-def write_index(folder: Path, index: dict[str, Any]) -> None:
-    """Write the index: from now on the folder holds this save."""
-    _replace(folder / INDEX, lambda temporary: temporary.write_text(json.dumps(index, indent=1) + "\n"))
+def mark(name: str) -> Tensor:
+    """The save's name as a tensor, to lie in each file."""
+    return torch.tensor(list(bytes.fromhex(name)), dtype=torch.uint8)
 
 
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write to a temporary name, then rename."""
-    temporary = path.with_name(path.name + ".part")
+class Writer(dcp.FileSystemWriter):
+    """Torch's, with the folder's name alone in the metadata: it holds wherever the save is moved."""
+
+    def storage_meta(self) -> StorageMeta:
+        return StorageMeta(checkpoint_id=self.path.name)
+
+
+def write_files(place: Path, state: dict[str, Any], *, dp: dist.ProcessGroup | None) -> None:
+    """Write one file for each rank, and one that says where in them everything lies.
+
+    Raises: ValueError on every rank if one of them cannot write.
+    """
+    writer, planner = Writer(str(place)), dcp.DefaultSavePlanner(**FLAT)
     try:
-        write(temporary)
-        os.replace(temporary, path)
-    except RuntimeError as fault:  # what torch.save raises if the disk is full
-        raise ValueError(f"cannot write {path}: {fault}") from fault
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that without a group nothing is sent
+            dcp.save(state, storage_writer=writer, planner=planner, process_group=dp, no_dist=dp is None)
+    except CheckpointException as fault:
+        raise ValueError(f"cannot write {place}: {_words(fault)}") from fault
+
+
+def write_index(folder: Path, name: str, **content: Any) -> None:
+    """Write the index, with the size of each file: from now on the folder holds this save."""
+    files = {file.name: file.stat().st_size for file in sorted(place_of(folder, name).iterdir())}
+    index = {"format": FORMAT, "id": name, "files": files, **content}
+    temporary = folder / f"{INDEX}.part"
+    try:
+        with temporary.open("w") as file:
+            file.write(json.dumps(index, indent=1) + "\n")
+            file.flush()
+            os.fsync(file.fileno())  # on the disk before the old save is removed
+        os.replace(temporary, folder / INDEX)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def read_index(folder: Path) -> dict[str, Any]:
-    """The index. Raises: ValueError that names it if it is missing, truncated or something else."""
+def remove_others(folder: Path, name: str) -> None:
+    """Remove the files of older saves, and of those that were cut off: no index names them."""
+    for place in folder.iterdir():
+        if re.fullmatch("zero-[0-9a-f]{12}", place.name) and place != place_of(folder, name):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A save whose files are there, with the sizes that its index gives them."""
+
+    place: Path
+    index: dict[str, Any]
+    metadata: Metadata
+
+    def fill(self, state: dict[str, Any]) -> None:
+        """Read the elements that `state` names into its tensors. Nothing is sent.
+
+        Raises: ValueError if a file is not what the metadata says.
+        """
+        reader, planner = dcp.FileSystemReader(str(self.place)), dcp.DefaultLoadPlanner(**FLAT)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that nothing is sent
+                dcp.load(state, storage_reader=reader, planner=planner, no_dist=True)
+        except CheckpointException as fault:
+            raise ValueError(f"{self.place} cannot be read: {_words(fault)}") from fault
+
+    def require_marks(self, r: int, p: int) -> None:
+        """Every p-th file belongs to this save. Raises: ValueError that names one that does not."""
+        files = {at.fqn: info.relative_path for at, info in self.metadata.storage_data.items()}
+        for key in sorted(key for key in files if key.startswith("id/"))[r::p]:
+            found = {key: torch.zeros_like(mark(self.index["id"]))}
+            try:
+                self.fill(found)
+            except ValueError as fault:
+                raise ValueError(f"{self.place / files[key]} cannot be read") from fault
+            if not torch.equal(found[key], mark(self.index["id"])):
+                raise ValueError(f"{self.place / files[key]} does not belong to this save: its index names another")
+
+
+def open_save(folder: Path) -> Saved:
+    """The save in a folder. Raises: ValueError that names a file that is missing or not as the index says."""
+    index = _read_index(folder)
+    place = place_of(folder, index["id"])
+    for name, size in index["files"].items():
+        if not (place / name).is_file():
+            raise ValueError(f"{place / name} is missing, but the index names it")
+        if (found := (place / name).stat().st_size) != size:
+            raise ValueError(f"{place / name} has {found} bytes, but {size} were written: it is truncated or foreign")
+    file = place / ".metadata"
+    try:
+        metadata = dcp.FileSystemReader(str(place)).read_metadata()
+        of_this = metadata.storage_meta.checkpoint_id == place.name
+    except Exception as fault:  # unpickling raises whatever it trips over
+        raise ValueError(f"{file} cannot be read: {type(fault).__name__}") from fault
+    if not of_this:
+        raise ValueError(f"{file} does not belong to this save: its index names another")
+    return Saved(place, index, metadata)
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
     path = folder / INDEX
     try:
         index = json.loads(path.read_text())
@@ -73,18 +165,6 @@ def read_index(folder: Path) -> dict[str, Any]:
     return index
 
 
-def read_all(folder: Path, index: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Every file that the index names; tensors are read from the disk when they are used."""
-    return {file: _read_part(folder / file, index["name"]) for file in index["files"]}
-
-
-def _read_part(path: Path, name: str) -> dict[str, Any]:
-    try:
-        part = torch.load(path, map_location="cpu", mmap=True, weights_only=True)
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing, but the index names it") from None
-    except Exception as fault:  # torch raises whatever it trips over
-        raise ValueError(f"{path} cannot be read, it may be truncated: {type(fault).__name__}") from fault
-    if not isinstance(part, dict) or (part.get("format"), part.get("name")) != (FORMAT, name):
-        raise ValueError(f"{path} does not belong to this save: its index names another")
-    return part
+def _words(fault: CheckpointException) -> str:
+    """What each rank ran into."""
+    return "; ".join(f"rank {rank}: {error}" for rank, (error, _) in fault.failures.items())

@@ -38,6 +38,7 @@ class Pieces(ABC):
         **options: Any,
     ) -> None:
         self.module, self.dp, self.finish, self.bucket_mb = module, dp, finish, require_bucket(bucket_mb)
+        self.trained = [weight for weight in module.parameters() if weight.requires_grad]
         self.flats: list[Flat] = []
         pieces = []
         for group in named_groups(module, groups):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -12,41 +12,38 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tpcourse.zero.assemble import assemble, piece_of
 from tpcourse.zero.calls import place_in
-from tpcourse.zero.files import FORMAT, INDEX, read_all, read_index, together, write_index, write_part
+from tpcourse.zero.contents import Arrays, require_same, shapes_of, state_dict_of, to_read, to_write
+from tpcourse.zero.files import open_save, place_of, remove_others, together, write_files, write_index
 from tpcourse.zero.pieces import Pieces
 
 
 def save(zero: Pieces, folder: str | os.PathLike[str]) -> None:
     """Write weights, masters and optimizer states: a file for each rank, then an index that names them.
 
-    Files get new names; the index changes from the old save to the new one in one rename, when all files are there,
-    and files of other saves are then removed. So the folder holds a whole save at every moment, whatever ends the
-    program.
-    Traffic: one broadcast of a name, and two gathers of error messages.
-    Raises: ValueError on every rank if one of them cannot write.
+    `torch.distributed.checkpoint` writes the files, into a sub-folder of a new name; the index changes from the old
+    save to the new one in one rename, when all files are there, and the old ones are then removed. So the folder
+    holds a whole save at every moment, whatever ends the program.
+    Traffic: one broadcast of a name, the library's plans and results, one gather of error messages.
+    Raises: ValueError on every rank if one of them cannot write; the last save is then still there.
     Trap: all ranks of `dp` need the same folder, on a file system that they share; with tensor parallelism each rank of
     `tp` saves to a folder of its own. Gradients are not saved.
     """
-    folder, (r, p) = Path(folder), place_in(zero.dp)
+    folder, (r, _) = Path(folder), place_in(zero.dp)
     names = [uuid4().hex[:12]]
     if zero.dp is not None:
         dist.broadcast_object_list(names, src=dist.get_global_rank(zero.dp, 0), group=zero.dp)
-    files = [f"pieces-{names[0]}-{rank}-of-{p}.pt" for rank in range(p)]
-    shapes = {name: list(weight.shape) for flat in zero.flats for name, weight in flat.named()}
-    index = {"format": FORMAT, "name": names[0], "files": files, "shapes": shapes}
-    part = {"format": FORMAT, "name": names[0], "pieces": _pieces(zero)} | (_rest(zero) if r == 0 else {})
+    name = names[0]
+    index = {"shapes": shapes_of(zero), "groups": len(zero.optimizer.param_groups)}
     try:
-        together(zero.dp, lambda: write_part(folder / files[r], part))
-        together(zero.dp, lambda: write_index(folder, index) if r == 0 else None)
+        write_files(place_of(folder, name), to_write(zero, name), dp=zero.dp)
+        together(zero.dp, lambda: write_index(folder, name, **index) if r == 0 else None)
     except ValueError:
-        (folder / files[r]).unlink(missing_ok=True)
+        if r == 0:
+            shutil.rmtree(place_of(folder, name), ignore_errors=True)
         raise
-    for file in folder.glob("pieces-*") if r == 0 else []:
-        if file.name not in files:  # of an older save, or of one that was cut off: no index names it
-            with suppress(OSError):
-                file.unlink()
+    if r == 0:
+        remove_others(folder, name)
 
 
 @torch.no_grad()
@@ -57,17 +54,15 @@ def load(zero: Pieces, folder: str | os.PathLike[str]) -> None:
     Traffic: one gather of error messages; in stages 1 and 2 one all-gather for each bucket.
     Raises: ValueError on every rank, that names a file that is missing, truncated or not of this save, or a weight
     that is not as this module's; nothing is then changed.
+    Trap: the library's files hold pickled objects, which can run any code: load only what you trust.
     """
-    pieces, first = together(zero.dp, lambda: _read(zero, Path(folder)))
-    for flat, (master, state) in zip(zero.flats, pieces, strict=True):
-        flat.master.copy_(master)
-        flat.settle()
-        like = {name: value.to(flat.master) if value.dim() else value for name, value in state.items()}
-        zero.optimizer.state[flat.master] = like
-    for group, options in zip(zero.optimizer.param_groups, first["groups"], strict=True):
-        group.update(options)
+    arrays, state_dict, found = together(zero.dp, lambda: _read(zero, Path(folder)))
+    zero.optimizer.load_state_dict(state_dict)
+    for each in arrays:
+        each.flat.master.copy_(each.weight)
+        each.flat.settle()
     for name, tensor in zero.rest():
-        tensor.copy_(first["rest"][name])
+        tensor.copy_(found[f"rest/{name}"])
     zero.zero_grad()
     zero._spread()
 
@@ -76,48 +71,28 @@ def read(folder: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All weights and buffers of a save, whole, by name: for `load_state_dict` on one device, masters in float32.
 
     Raises: ValueError as `load`.
-    Trap: a tied weight has one name, the first: load with strict=False.
+    Trap: a tied weight has one name, the first: load with strict=False. Load only what you trust, as with `load`.
     """
-    folder = Path(folder)
-    index = read_index(folder)
-    files = read_all(folder, index)
-    whole = {}
-    for name, shape in index["shapes"].items():
-        size = torch.Size(shape).numel()
-        whole[name] = assemble(name, slice(0, size), files, folder)["weight"].reshape(shape)
-    return whole | files[index["files"][0]]["rest"]
+    saved = open_save(Path(folder))
+    saved.require_marks(0, 1)
+    wanted = {
+        key: torch.empty(kept.size, dtype=kept.properties.dtype)
+        for key, kept in saved.metadata.state_dict_metadata.items()
+        if key.startswith(("weight/", "rest/"))
+    }
+    saved.fill(wanted)
+    shapes = saved.index["shapes"]
+    return {
+        name: tensor.reshape(shapes[name]) if kind == "weight" else tensor
+        for (kind, _, name), tensor in ((key.partition("/"), tensor) for key, tensor in wanted.items())
+    }
 
 
-def _pieces(zero: Pieces) -> dict[str, list[tuple[int, dict[str, Tensor]]]]:
-    """Weight -> (first element, what this rank holds of master and states)."""
-    found = {}
-    for flat in zero.flats:
-        values = {"weight": flat.master.detach(), **zero.optimizer.state.get(flat.master, {})}
-        for name, _, there, here in flat.spans():
-            cut = {key: value[here] if value.dim() else value for key, value in values.items()}
-            found[name] = [(there.start, {key: value.cpu().clone() for key, value in cut.items()})]
-    return found
-
-
-def _rest(zero: Pieces) -> dict[str, Any]:
-    """What every rank holds: options of the groups, frozen weights, buffers."""
-    options = [{k: v for k, v in group.items() if k != "params"} for group in zero.optimizer.param_groups]
-    return {"groups": options, "rest": {name: tensor.cpu().clone() for name, tensor in zero.rest()}}
-
-
-def _read(zero: Pieces, folder: Path) -> tuple[list[tuple[Tensor, dict[str, Tensor]]], dict[str, Any]]:
-    """Master and state of each flat array's piece, and the first rank's file."""
-    index = read_index(folder)
-    ours = {name: list(weight.shape) for flat in zero.flats for name, weight in flat.named()}
-    for name in sorted(ours.keys() | index["shapes"].keys()):
-        if ours.get(name) != index["shapes"].get(name):
-            saved, here = index["shapes"].get(name, "missing"), ours.get(name, "missing")
-            raise ValueError(f"{folder / INDEX} is of another module: {name} is {saved} there, and {here} here")
-    files = read_all(folder, index)
-    first = files[index["files"][0]]
-    groups, rest = len(zero.optimizer.param_groups), {name: tensor.shape for name, tensor in zero.rest()}
-    if len(first["groups"]) != groups:
-        raise ValueError(f"{folder} has {len(first['groups'])} parameter groups, and here are {groups}")
-    if {name: tensor.shape for name, tensor in first["rest"].items()} != rest:
-        raise ValueError(f"{folder} has other frozen weights or buffers: {sorted(first['rest'])}, here {sorted(rest)}")
-    return [piece_of(flat, files, folder) for flat in zero.flats], first
+def _read(zero: Pieces, folder: Path) -> tuple[list[Arrays], dict[str, Any], dict[str, Any]]:
+    """What this rank needs, in new memory: arrays, the optimizer's state, everything by key."""
+    saved = open_save(folder)
+    require_same(zero, saved)
+    saved.require_marks(*place_in(zero.dp))
+    wanted, arrays = to_read(zero, saved)
+    saved.fill(wanted)
+    return arrays, state_dict_of(zero, arrays, wanted["groups"]), wanted

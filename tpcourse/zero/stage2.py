@@ -18,7 +18,8 @@ class Zero2(Zero1):
     """The edit: a bucket's gradients leave as soon as backward has all of them, and not after it.
 
     ZeRO, stage 2 (arXiv:1910.02054, section 5.2): reduce-scatter bucket by bucket, in one order on all ranks; the
-    whole gradients of a bucket are then freed, and the average is added to this rank's piece.
+    whole gradients of a bucket are then freed, and the average is added to this rank's piece. `finish` gets a gradient
+    when backward has it.
 
     Memory: 2 + 2/p + 12/p bytes a weight in bfloat16, and at most two buckets of gradients on the way.
     Traffic: that of stage 1; each further backward before a step sends (p-1)/p P more. Within `no_sync` nothing, but
@@ -71,6 +72,8 @@ class Zero2(Zero1):
         self._enter()
         self._here.add(weight)
         self._missing[number] -= 1
+        if self._syncs:
+            self._finish([weight])
         while self._syncs and self._left < len(self.flats) and not self._missing[self._left]:
             self._leave(self.flats[self._left])
             self._left += 1
@@ -78,6 +81,8 @@ class Zero2(Zero1):
     @torch.no_grad()
     def _end(self) -> None:
         """Backward is over: the other buckets leave, with zeros for weights that were not reached."""
+        if self._syncs:
+            self._finish(weight for weight in self.trained if weight not in self._here)
         for flat in self.flats[self._left :] if self._syncs else []:
             self._leave(flat)
         self._arrive()
