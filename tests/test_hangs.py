@@ -280,6 +280,34 @@ def test_sub_groups_and_meshes_work_again_after_a_hang(ranks):
     ranks.run_cell("if rank < 2:\n    dist.all_reduce(y := torch.ones(1, device=device), group=pair)")
 
 
+HOLDERS = """from collections import namedtuple
+from torch.distributed.device_mesh import init_device_mesh
+from tpcourse.block import GPT, GPTConfig
+class Holder: pass
+Axes = namedtuple('Axes', 'dp tp')
+held = Holder()
+held.deep, held.axes, held.me, held.rest = {'a': [(1, world)]}, Axes(None, world), held, ('b', 2)
+held.module = torch.nn.Linear(1, 1)
+held.module.mesh, held.module.held = init_device_mesh(device.type, (world_size,), mesh_dim_names=('tp',)), held
+model = GPT(GPTConfig(V=8, T=4, D=8, H=4, L=1), tp=world, device=device)
+rest = held.rest
+"""
+
+
+def test_what_objects_hold_of_the_groups_is_made_again_however_deep_it_lies(ranks):
+    ranks.run_cell(HOLDERS)
+    with pytest.raises(RanksStuck):
+        ranks.run_cell(MISTAKES["one rank calls another operation"].cell + "\nx.sum().item()")
+    ranks.run_cell("""found = [held.deep['a'][0][1] is world, held.axes == (None, world), type(held.axes) is Axes]
+found += [held.module.held is held, held.me is held, held.rest is rest]
+dist.all_reduce(x := torch.ones(1, device=device), group=held.module.mesh.get_group('tp'))
+tokens = torch.arange(4, device=device)[None]
+loss = model.loss(tokens, tokens)
+loss.backward()
+found += [x.item() == world_size, bool(loss.isfinite())]""")
+    assert ranks["found"] == [[True] * 8] * len(ranks)
+
+
 def test_what_the_next_cell_shows_is_shown_by_every_rank_while_its_old_cell_still_waits(ranks, capsys):
     with ranks.patient(0.8), pytest.raises(RanksStuck):
         ranks.run_cell(MISTAKES["one rank calls another operation"].cell + "\nx.sum().item()")
