@@ -20,8 +20,8 @@ from tpcourse import ledger as lg
 from tpcourse.ledger import board_waiting, read_board
 
 
-def _watch(found):
-    """Ask from another thread what this one waits in, until it waits."""
+def _watch(found, seen):
+    """Ask from another thread what this one waits in, until it waits; the file `seen` is then there."""
     main = threading.get_ident()
 
     def watch():
@@ -30,15 +30,16 @@ def _watch(found):
             waiting = lg.waiting()
             if main in waiting:
                 found.append(waiting)
-                return
+                break
             time.sleep(0.01)
+        seen.touch()
 
     thread = threading.Thread(target=watch)
     thread.start()
     return thread
 
 
-def _stuck_for_a_while(rank, group, road):
+def _stuck_for_a_while(rank, group, road, seen):
     x = torch.ones(3)
     go = {"recv": lambda: dist.recv(x, 1, group), "all_reduce": lambda: dist.all_reduce(x, group=group),
           "functional": lambda: _functional(x, group), "handle": lambda: dist.irecv(x, 1, group).wait(),
@@ -49,11 +50,11 @@ def _stuck_for_a_while(rank, group, road):
     with fresh_ledger():
         if rank == 0:
             found = []
-            thread = _watch(found)
+            thread = _watch(found, seen)
             go[road]()
             thread.join()
             return found, threading.get_ident(), lg.waiting()
-        time.sleep(0.3)
+        _wait_for(seen.exists)
         if road in ("recv", "handle"):
             dist.send(x, 0, group)
         else:
@@ -68,8 +69,8 @@ def _functional(x, group):
 
 
 @pytest.mark.parametrize("road", ["recv", "all_reduce", "functional", "handle", "monitored"])
-def test_another_thread_sees_the_call_in_which_the_main_one_is_stuck(road):
-    found, main, after = run_ranks(_stuck_for_a_while, 2, road)[0]
+def test_another_thread_sees_the_call_in_which_the_main_one_is_stuck(road, tmp_path):
+    found, main, after = run_ranks(_stuck_for_a_while, 2, road, tmp_path / "seen")[0]
     (waiting,) = found
     expected = {"functional": "all_reduce", "handle": "recv", "monitored": "barrier"}.get(road, road)
     assert waiting[main].op == expected
@@ -78,23 +79,23 @@ def test_another_thread_sees_the_call_in_which_the_main_one_is_stuck(road):
     assert after == {}
 
 
-def _ddp_waits(rank, group):
+def _ddp_waits(rank, group, seen):
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 5), process_group=group)
     loss = model(torch.ones(2, 3)).sum()
     with fresh_ledger():
         if rank == 1:
-            time.sleep(0.3)
+            _wait_for(seen.exists)
             loss.backward()
             return None
         found = []
-        thread = _watch(found)
+        thread = _watch(found, seen)
         loss.backward()
         thread.join()
         return found[0][threading.get_ident()].op
 
 
-def test_a_wait_inside_the_c_plus_plus_reducer_of_ddp_is_seen():
-    assert run_ranks(_ddp_waits, 2)[0] == "all_reduce"
+def test_a_wait_inside_the_c_plus_plus_reducer_of_ddp_is_seen(tmp_path):
+    assert run_ranks(_ddp_waits, 2, tmp_path / "seen")[0] == "all_reduce"
 
 
 def _receive_for_ever(rank, folder):

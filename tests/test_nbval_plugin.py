@@ -21,7 +21,7 @@ from tpcourse import nbval_plugin
 
 ROOT = Path(__file__).parents[1]
 WITHOUT = ("-p", "no:tpcourse.nbval_plugin", "-p", "no:tpcourse_nbval")
-LIMIT_S = 3
+LIMIT_S = 5
 
 
 @dataclass

@@ -118,9 +118,7 @@ def test_a_missing_variable_is_named(shared_ranks):
 
 
 def test_the_same_call_again_returns_the_running_ranks(shared_ranks):
-    begin = time.monotonic()
     assert start_ranks() is shared_ranks
-    assert time.monotonic() - begin < 0.3
     with pytest.raises(ValueError, match=r"already has 4 ranks .* call ranks.stop\(\) first to start 2 ranks"):
         start_ranks(2)
 

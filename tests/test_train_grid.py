@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from unittest import mock
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from torch import nn
 from train_cases import SIZES, Broken, Halfway, break_off, make, same
 
 from tpcourse.block import GPT, GPTConfig
-from tpcourse.train import Trainer, regroup, renew_groups, source_tokens
+from tpcourse.train import Trainer, source_tokens
 
 OPTIMIZER = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
 
@@ -84,31 +83,7 @@ def test_to_agree_costs_one_call_with_two_numbers():
     assert run_ranks(_calls, 2) == [[("all_reduce", 2, "min")]] * 2
 
 
-class Holder:
-    def __init__(self, **held):
-        vars(self).update(held)
-
-
-def _renewed(rank, group):
-    other = dist.new_group([0, 1])
-    module = nn.Linear(1, 1)
-    module.here = Holder(deep=[(1, group)], kept=("a", 2))
-    module.myself, kept = module, module.here.kept
-    with mock.patch.object(regroup, "_today", side_effect=lambda old: other):
-        renew_groups(Holder(models={"one": module}))
-    assert module.here.deep == [(1, other)] and module.here.kept is kept
-    assert regroup.for_ever()[id(other)] is other, "or its end may wait for calls that never end"
-
-
-def test_groups_are_renewed_however_deep_they_lie():
-    run_ranks(_renewed, 2)
-
-
 def _left(rank, group):
-    gone = dist.new_group([0, 1])
-    dist.destroy_process_group(gone)
-    with pytest.raises(ValueError, match="was left and not made again: run the cell that makes it"):
-        renew_groups(Holder(group=gone))
     split, whole = GPT(GPTConfig(**SIZES), tp=group), GPT(GPTConfig(**SIZES))
     with pytest.raises(ValueError, match=re.escape("split over 2 ranks, the trainer over none: pass the same group")):
         Trainer(split, OPTIMIZER, source_tokens(99), num_sequences=2, length=8)

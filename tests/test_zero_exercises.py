@@ -49,7 +49,7 @@ def close(got, right):
 def test_the_expected_weights_are_those_of_torch_s_adamw_with_all_examples():
     for case in found("sharded_adam"):
         given = case.inputs[0]
-        weights = to_torch(given["weights"])
+        weights = to_torch(given["weights"]["array"])
         adam = torch.optim.AdamW([weights], **given["options"])
         gradients = [Gradient(*map(to_torch, own["gradient"].data.values())) for own in case.inputs]
         for _ in range(given["steps"]):
@@ -61,7 +61,7 @@ def test_the_expected_weights_are_those_of_torch_s_adamw_with_all_examples():
 def test_the_gradient_of_an_exercise_is_that_of_half_the_mean_square():
     (case, *_) = found("sharded_adam")
     gradient = Gradient(*map(to_torch, case.inputs[0]["gradient"].data.values()))
-    weights = to_torch(case.inputs[0]["weights"]).requires_grad_()
+    weights = to_torch(case.inputs[0]["weights"]["array"]).requires_grad_()
     ((gradient.rows @ weights - gradient.targets) ** 2 / 2).mean().backward()
     close(gradient(weights), weights.grad)
     with pytest.raises(ValueError, match=r"shape \[10\]; give it the 9 without padding"):
@@ -70,7 +70,9 @@ def test_the_gradient_of_an_exercise_is_that_of_half_the_mean_square():
 
 def one_device(case):
     """The five layers with whole weights, the mean of the ranks' losses: y of each rank, gradients."""
-    flats = [np.concatenate([own["pieces"][i] for own in case.inputs])[:n] for i, n in enumerate(layers.SIZES)]
+    flats = [
+        np.concatenate([own["pieces"]["arrays"][i] for own in case.inputs])[:n] for i, n in enumerate(layers.SIZES)
+    ]
     flats = [to_torch(flat).requires_grad_() for flat in flats]
     ys, losses = [], []
     for own in case.inputs:
@@ -122,7 +124,7 @@ def test_a_piece_that_was_reloaded_goes_on_as_one_device_does():
         adam = torch.optim.AdamW(arrays[:1], **given["options"])
         step = torch.tensor(float(reloaded_adam.STEPS))
         adam.state[arrays[0]] = {"step": step, "exp_avg": arrays[1], "exp_avg_sq": arrays[2]}
-        arrays[0].grad = to_torch(np.concatenate([own["gradient"] for own in case.inputs])[:P])
+        arrays[0].grad = to_torch(np.concatenate([own["gradient"]["array"] for own in case.inputs])[:P])
         adam.step()
         real = [row[3][: real_size(P, case.p, rank)] for rank, row in enumerate(case.expected)]
         close(np.concatenate(real), arrays[0])

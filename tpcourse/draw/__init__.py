@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpcourse.lazy import lazy
 
 if TYPE_CHECKING:
-    from tpcourse.draw.activations import activations as activations
+    from tpcourse.draw.activation_bars import activations as activations
     from tpcourse.draw.algorithms import ALGORITHMS as ALGORITHMS
     from tpcourse.draw.algorithms import play as play
     from tpcourse.draw.bars import memory_bars as memory_bars
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
     from tpcourse.draw.piggy_sliders import piggy_bank_sliders as piggy_bank_sliders
-    from tpcourse.draw.recorded import recorded as recorded
     from tpcourse.draw.recorded_zero import memory_and_time as memory_and_time
     from tpcourse.draw.recorded_zero import recorded_stages as recorded_stages
+    from tpcourse.draw.recordings import recorded as recorded
     from tpcourse.draw.rounds import bands as bands
     from tpcourse.draw.rounds import steps as steps
     from tpcourse.draw.shares import error_table as error_table
@@ -60,10 +60,10 @@ _HOME = {
     "cost_sliders": "cost_controls", "algorithm_times": "cost_curves", "bandwidths": "cost_curves",
     "cost_fit": "cost_curves", "link_ratios": "cost_links", "product_bars": "cost_links",
     "memory_curve": "curve", "piggy_bank": "piggy", "piggy_bank_sliders": "piggy_sliders",
-    "bucket_curve": "buckets", "bucket_order": "buckets", "recorded": "recorded",
+    "bucket_curve": "buckets", "bucket_order": "buckets", "recorded": "recordings",
     "loss_curve": "losses", "error_table": "shares", "memory_shares": "shares", "traffic_curve": "shares",
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
-    "activations": "activations", "pair_ratio": "pairs", "recorded_pairs": "pairs",
+    "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
     "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
 }  # fmt: skip

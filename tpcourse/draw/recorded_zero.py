@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from tpcourse.draw.palette import FAINT, PAPER, SMALL, TEXT, plot_axes, styled
-from tpcourse.draw.recorded import recorded
+from tpcourse.draw.recordings import recorded
 
 Row = Mapping[str, Any]
 LOOKS = {"ours": ("o", TEXT, 6, ""), "torch's": ("^", PAPER, 9, " (torch)")}

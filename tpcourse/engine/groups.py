@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 from tpcourse import ledger
+from tpcourse.engine.renew import Renewal
 
 TIME_OUT = timedelta(minutes=15)  # far above any patience: the watcher, not torch, ends a wait
 ABORT_S = 5.0
@@ -34,6 +35,7 @@ class Groups:
 
     def __init__(self, backend: str, device: Any) -> None:
         self.backend, self.device = backend, device
+        self.world: Any = None
         self.made: list[tuple[tuple, dict, Any]] = []
         self.making: str | None = None
         self.left: list[Any] = []
@@ -100,12 +102,12 @@ class Groups:
 
     def make_again(self, plan: list[tuple[tuple, dict]], values: dict[str, Any]) -> None:
         """Repeat the calls of `plan` in order, and put the new groups where the old ones stood in `values`."""
-        old = [group for *_, group in self.made]
-        self.made = []
+        old = [self.world, *(group for *_, group in self.made)]
+        self.world, self.made = dist.group.WORLD, []
         for args, kwargs in plan:
             distributed_c10d.new_group(*args, **kwargs)
-        fresh = {id(before): after for before, (*_, after) in zip(old, self.made) if before is not None}
-        _replace(values, fresh)
+        new = [self.world, *(group for *_, group in self.made)]
+        Renewal({id(before): after for before, after in zip(old, new) if before is not None}).of(values)
 
 
 def _abort(group: Any) -> None:
@@ -125,26 +127,3 @@ def _split(
         group = distributed_c10d.new_group(members, timeout, group_desc=group_desc)
         mine = group if dist.get_rank() in members else mine
     return mine
-
-
-def _replace(values: dict[str, Any], fresh: dict[int, Any]) -> None:
-    """Swap old groups for new ones among the learner's variables, also one level down in lists, tuples and dicts."""
-    swap: Callable[[Any], Any] = lambda value: fresh.get(id(value), value)  # noqa: E731
-    for name, value in list(values.items()):
-        if id(value) in fresh:
-            values[name] = fresh[id(value)]
-        elif isinstance(value, list):
-            value[:] = map(swap, value)
-        elif type(value) is tuple and any(id(item) in fresh for item in value):
-            values[name] = tuple(map(swap, value))
-        elif type(value) is dict:
-            value.update({key: swap(item) for key, item in value.items()})
-        elif isinstance(value, device_mesh.DeviceMesh):
-            _refresh_mesh(value)
-
-
-def _refresh_mesh(mesh: Any) -> None:
-    """Meshes find their groups by name; the names are the same again, only a cache of groups has to follow."""
-    registry = getattr(mesh, "_pg_registry", {})
-    for name in list(registry):
-        registry[name] = distributed_c10d._resolve_process_group(name)

@@ -45,8 +45,7 @@ class Rank:
     def join(self, store: Any, plan: list, generation: int) -> None:
         """Join a world on `store`, make the sub-groups of `plan`, and give the learner the names of every rank."""
         world = self.groups.join(dist.PrefixStore(str(generation), store), self.rank, self.world_size)
-        if plan:
-            self.groups.make_again(plan, self.shell.user_ns)
+        self.groups.make_again(plan, self.shell.user_ns)
         names = {"rank": self.rank, "world_size": self.world_size, "device": self.device}
         self.shell.user_ns.update(names, world=world, torch=torch, dist=dist)
         ledger.reset()

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from tpcourse.train.loop import Trainer as Trainer
     from tpcourse.train.loop import warmup_cosine as warmup_cosine
     from tpcourse.train.progress import run as run
-    from tpcourse.train.regroup import renew_groups as renew_groups
     from tpcourse.train.sampling import sample as sample
     from tpcourse.train.step import accumulate as accumulate
     from tpcourse.train.step import loss_sum as loss_sum
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "GPT": "gpt", "NUM_BYTES": "text", "Trainer": "loop", "accumulate": "step", "batch": "text", "loss_sum": "step",
-    "renew_groups": "regroup", "run": "progress", "sample": "sampling", "source_tokens": "text",
+    "run": "progress", "sample": "sampling", "source_tokens": "text",
     "train_step": "step", "warmup_cosine": "loop",
 }  # fmt: skip
 __all__ = sorted(_HOME)

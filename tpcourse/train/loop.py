@@ -16,7 +16,6 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 from tpcourse import wire
 from tpcourse.data import average_in_buckets, mean_over_ranks
 from tpcourse.train.parts import Parts, parts_of
-from tpcourse.train.regroup import renew_groups
 from tpcourse.train.text import batch
 from tpcourse.wire.inputs import place
 
@@ -89,7 +88,6 @@ class Trainer:
         After an interrupt, steps that not all ranks have finished are done again first of all.
         Raises: ValueError if the ranks are more than a step apart: they do not train together.
         """
-        renew_groups(self)
         self._agree()
         first = self.step
         for _ in range(num_steps):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from tpcourse import wire
 from tpcourse.dims import split_range
-from tpcourse.train.regroup import renew_groups
 from tpcourse.train.text import NUM_BYTES
 from tpcourse.wire.inputs import place
 
@@ -40,7 +39,6 @@ def sample(
     Raises: ValueError for an empty prompt, a negative number or temperature, a length below 1, a model without
     `config.T`, or logits that are not this rank's share of the vocabulary.
     """
-    renew_groups(model)
     tokens = list(prompt.encode("utf-8", errors="replace"))
     _require(tokens, num_tokens, temperature)
     window, generator = _window(model, length), torch.Generator().manual_seed(seed)

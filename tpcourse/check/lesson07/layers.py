@@ -62,7 +62,7 @@ def make(case: Case, generator: np.random.Generator) -> Inputs:
             "x": nonzero(generator, EXAMPLES, WIDTHS[0]),
             "target": nonzero(generator, EXAMPLES, WIDTHS[-1]),
             "layers": layers,
-            "pieces": [own[rank] for own in pieces],
+            "pieces": Made("tensors", {"arrays": [own[rank] for own in pieces]}),
         }
         for rank in range(case.p)
     ]
@@ -85,7 +85,10 @@ def named(ys: list[np.ndarray], gradients: list[np.ndarray]) -> list[Any]:
 
 def through(inputs: Inputs) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Each rank's y, and its own gradients of all layers."""
-    flats = [np.concatenate([given["pieces"][number] for given in inputs])[:size] for number, size in enumerate(SIZES)]
+    flats = [
+        np.concatenate([given["pieces"]["arrays"][number] for given in inputs])[:size]
+        for number, size in enumerate(SIZES)
+    ]
     found = [_one_rank(given, flats) for given in inputs]
     return [y for y, _ in found], [gradients for _, gradients in found]
 

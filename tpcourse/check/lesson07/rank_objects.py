@@ -23,6 +23,16 @@ class Gradient:
         return self.rows.T @ (self.rows @ weights.detach() - self.targets) / len(self.targets)
 
 
+def tensor(array: Tensor) -> Tensor:
+    """An array that is the same on every rank, or that has zeros in its padding."""
+    return array
+
+
+def tensors(arrays: list[Tensor]) -> list[Tensor]:
+    """Several of them."""
+    return arrays
+
+
 def parameters(weights: list[Tensor], gradients: list[Tensor | None]) -> list[nn.Parameter]:
     """Parameters with their gradients, as backward leaves them."""
     found = [nn.Parameter(weight) for weight in weights]

@@ -43,7 +43,13 @@ def make(case: Case, generator: np.random.Generator) -> Inputs:
     files = [{**{name: rows[name][j] for name in NAMES}, "step": np.array(STEPS, np.float32)} for j in range(saved)]
     options, gradient = new_options(generator), nonzero(generator, P)
     return [
-        {"read": Made("Files", {"files": files}), "saved": saved, "P": P, "options": options, "gradient": own}
+        {
+            "read": Made("Files", {"files": files}),
+            "saved": saved,
+            "P": P,
+            "options": options,
+            "gradient": Made("tensor", {"array": own}),
+        }
         for own in cut(gradient, case.p)
     ]
 
@@ -100,7 +106,7 @@ def _arrays(inputs: Inputs) -> list[np.ndarray]:
 def _results(inputs: Inputs, pieces: list[list[np.ndarray]], steps: int = STEPS) -> list[Any]:
     found = []
     for rank, (weight, m, v) in enumerate(zip(*pieces, strict=True)):
-        gradient, after = inputs[rank]["gradient"], np.zeros(0)
+        gradient, after = inputs[rank]["gradient"]["array"], np.zeros(0)
         if len(gradient) == len(weight) == len(m) == len(v):
             after = Adam(m, v, steps).step(weight, gradient, inputs[rank]["options"])
         row = {"the piece": weight, "exp_avg": m, "exp_avg_sq": v, "the piece after one more step": after}

@@ -33,7 +33,7 @@ def cases(world_size: int) -> list[Case]:
 def make(case: Case, generator: np.random.Generator) -> Inputs:
     """Weights and options are the same on every rank, the examples are not."""
     P, options = case.sizes["P"], new_options(generator)
-    weights = nonzero(generator, P)
+    weights = Made("tensor", {"array": nonzero(generator, P)})
     return [
         {
             "weights": weights,
@@ -51,7 +51,7 @@ def make(case: Case, generator: np.random.Generator) -> Inputs:
 def expected(case: Case, inputs: Inputs) -> list[Any]:
     """The weights of one device, on every rank."""
     given, adam = inputs[0], Adam.new(case.sizes["P"])
-    weights = given["weights"]
+    weights = given["weights"]["array"]
     for _ in range(given["steps"]):
         weights = adam.step(weights, np.mean(_gradients(inputs, [weights] * case.p), axis=0), given["options"])
     return [weights] * case.p
@@ -104,7 +104,7 @@ class Played:
         n = P // p if self.drops_rest else piece_size(P, p)
         spans = [slice(min(P, r * n), min(P, (r + 1) * n)) for r in range(p)]
         adams = [Adam.new(P) for _ in range(p)]
-        weights = [inputs[0]["weights"].copy() for _ in range(p)]
+        weights = [inputs[0]["weights"]["array"].copy() for _ in range(p)]
         for _ in range(inputs[0]["steps"]):
             self._step(inputs, weights, adams, spans)
         if self.gathers == "at the end":
