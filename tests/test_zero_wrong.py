@@ -196,7 +196,7 @@ def test_what_cannot_be_sharded_is_refused_with_its_numbers(make_it, words):
 
 def test_a_backward_after_one_that_broke_off_is_refused():
     module = pair()
-    Zero2(module, dp=None)
+    zero = Zero2(module, dp=None)
 
     def broken(_):
         raise KeyError("broken")
@@ -207,7 +207,7 @@ def test_a_backward_after_one_that_broke_off_is_refused():
     with pytest.raises(KeyError):
         module[1](h).sum().backward()
     with pytest.raises(ValueError, match=r"'1\.bias' got a gradient in an earlier backward that never ended"):
-        module(x).sum().backward()
+        zero.module(x).sum().backward()
 
 
 def test_a_flat_array_is_padded_with_zeros_to_a_length_that_the_ranks_divide():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 from torch.autograd import Variable
 
+from tpcourse.wire.hooks import GradientHook
 from tpcourse.zero.stage1 import Zero1
 
 
@@ -32,7 +32,7 @@ class Zero2(Zero1):
         super().__init__(module, **options)
         self._syncs = True
         self._hooks: list[Any] = [
-            weight.register_post_accumulate_grad_hook(partial(self._arrived, number))
+            GradientHook(weight, self._arrived, number)
             for number, flat in enumerate(self.flats)
             for weight in flat.weights
         ]
