@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 WITH_RANKS = ("01", "04", "05", "06", "07")
 SOLUTIONS = {lesson: read_source(next((ROOT / "solutions" / "src").glob(f"{lesson}_*.py"))) for lesson in WITH_RANKS}
 WRONG = sorted(path for lesson in SOLUTIONS for path in (ROOT / "tests" / "wrong_answers" / lesson).glob("*.py"))
-PATIENCE_S = 1.0
+PATIENCE_S = 3.0
 
 
 class Fewer:

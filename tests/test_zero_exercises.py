@@ -182,7 +182,7 @@ def ranks(shared_ranks):
     shared_ranks.run_cell("\n".join(f"globals().pop({name!r}, None)" for name in NAMES))
     cells = [cell for cell in SOLUTION.cells if cell.source.startswith("%%px\n") and not nbgrader.is_answer(cell)]
     shared_ranks.run_cell("\n".join(cell.source.removeprefix("%%px\n") for cell in cells))
-    with shared_ranks.patient(1.0):
+    with shared_ranks.patient(3.0):
         yield shared_ranks
 
 
