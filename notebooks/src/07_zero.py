@@ -370,7 +370,7 @@ class Watch(TorchDispatchMode):
         result = function(*args, **(kwargs or {}))
         if function.namespace != "c10d":            # an operation, and no collective
             sizes = [flat.whole.untyped_storage().nbytes() for flat in self.flats]
-            self.seen.append([(n, flat._work is not None) for n, flat in zip(sizes, self.flats)])
+            self.seen.append([(n, flat.is_under_way) for n, flat in zip(sizes, self.flats)])
         return result
 
 # %% [markdown]

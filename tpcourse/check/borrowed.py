@@ -45,7 +45,7 @@ def _functions_of(value: Any) -> list[FunctionType]:
 
 def _mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[Any]:
     """The functions that a function's code names: its globals, and attributes of the packages."""
-    names, read = set(_names(function.__code__)), set(_globals(function.__code__))
+    names, read = set(names_in(function.__code__)), set(globals_in(function.__code__))
     values = [function.__globals__[name] for name in read if name in function.__globals__]
     yield from (value for value in values if callable(value))
     values += [sys.modules[name] for name in names if name in sys.modules]  # imports inside the function
@@ -57,17 +57,17 @@ def _mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[An
     yield from (getattr(module, name) for module in found for name in names if callable(getattr(module, name, None)))
 
 
-def _globals(code: CodeType) -> Iterator[str]:
+def globals_in(code: CodeType) -> Iterator[str]:
     """Names of globals that code reads, inner functions too: in `dist.all_gather` that is `dist` alone."""
     yield from (step.argval for step in dis.get_instructions(code) if step.opname in READS)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _globals(constant)
+            yield from globals_in(constant)
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def names_in(code: CodeType) -> Iterator[str]:
     """All names that code uses, attributes too, inner functions too."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)

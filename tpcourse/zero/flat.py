@@ -76,6 +76,11 @@ class Flat:
         self._work = None
 
     @property
+    def is_under_way(self) -> bool:
+        """Whether `whole` is being filled, and `wait` was not called yet."""
+        return self._work is not None
+
+    @property
     def is_here(self) -> bool:
         """Whether `whole` has memory: it is filled, or on its way."""
         return self.whole.untyped_storage().nbytes() > 0
