@@ -334,7 +334,7 @@ check.exercise(ranks, "prefetched_step")
 # Difficulty 2 of 3 · 20 minutes · uses exercise 1
 #
 # Write `reloaded_adam(read, saved, P, options, dp)`. `saved` ranks saved a flat array of P weights; `read(j)` reads what rank j wrote: `"weight"`,
-# `"exp_avg"` and `"exp_avg_sq"`, each [ceil(P/saved)], with anything in the padding, and `"step"`. Cut all three for p ranks. Return an
+# `"exp_avg"` and `"exp_avg_sq"`, each [ceil(P/saved)], with anything in the padding, and `"step"`. Cut all three for p ranks, each of which gets at least one weight. Return an
 # `AdamW([piece], **options)` that goes on where the others stopped: its states are in `adam.state[piece]`, a dict with those names.
 #
 # Budget: nothing is sent. A rank reads only files in which its piece lies, each once.
