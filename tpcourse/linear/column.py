@@ -12,9 +12,10 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from tpcourse.conjugates import gather_split
-from tpcourse.linear.inputs import as_autocast, require_column, require_regather
-from tpcourse.linear.products import bias_gradient, input_gradient, product, weight_gradient
-from tpcourse.linear.tokens import Tokens, tokens_of_piece
+from tpcourse.overlap import gather_product
+from tpcourse.overlap.inputs import as_autocast, require_column, require_overlap, require_regather
+from tpcourse.overlap.products import bias_gradient, input_gradient, product, weight_gradient
+from tpcourse.overlap.tokens import Tokens, tokens_of_piece
 
 
 def column_linear(
@@ -26,6 +27,7 @@ def column_linear(
     sequence_dim: int | None = None,
     num_tokens: int | None = None,
     regather: bool = False,
+    overlap: str = "serial",
 ) -> Tensor:
     """x W_r^T + b_r: this rank's columns of the product, from an x that is whole in D.
 
@@ -34,19 +36,25 @@ def column_linear(
     (arXiv:2205.05198, section 4.2.2); regather=True keeps only the piece, and gathers again in backward.
     Shapes: x [.., D], weight [F/p, D], bias [F/p] -> [.., F/p]; for sequence_dim=1 x [B, T_r, D] -> [B, T, F/p].
     `num_tokens` = T where p does not divide it (pieces by `split_sizes`); without it all are as long as this one.
+    `overlap`: how the gather of tokens and the product go together, a form of `tpcourse.overlap.gather_product`.
     Traffic: none forward; one all-reduce, 2(p-1)/p n bytes (n those of x), backward, under the product for dW.
     With sequence_dim: one all-gather forward; one reduce-scatter backward, under the product for dW, and with
     regather one all-gather more, under the product for dx; (p-1)/p n bytes each, n those of [B, T, D].
-    Raises: ValueError if shapes do not fit, or regather has nothing to gather.
+    Raises: ValueError if shapes do not fit, or regather or overlap have nothing to gather.
     Trap: all ranks wait for the gradient of x, so x must require one on all ranks or on none.
     """
     if tp is None:
         return F.linear(x, weight, bias)
     require_column(x, weight, bias, tp)
     require_regather(regather, sequence_dim)
+    require_overlap(overlap, sequence_dim)
     x, weight, bias = as_autocast(x, weight, bias)
     if sequence_dim is None:
         return Column.apply(x, weight, bias, tp)
+    if overlap != "serial":
+        return gather_product(
+            x, weight, bias, tp=tp, form=overlap, sequence_dim=sequence_dim, num_tokens=num_tokens, regather=regather
+        )
     return ColumnFromTokens.apply(x, weight, bias, tokens_of_piece(x, tp, sequence_dim, num_tokens), regather)
 
 

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from tpcourse.linear.inputs import as_autocast, require_row
-from tpcourse.linear.products import bias_gradient, input_gradient, product, weight_gradient
-from tpcourse.linear.tokens import Tokens, tokens_of_whole
+from tpcourse.overlap import product_scatter
+from tpcourse.overlap.inputs import as_autocast, require_overlap, require_row
+from tpcourse.overlap.products import bias_gradient, input_gradient, product, weight_gradient
+from tpcourse.overlap.tokens import Tokens, tokens_of_whole
 
 
 def row_linear(
@@ -22,6 +23,7 @@ def row_linear(
     *,
     tp: dist.ProcessGroup | None,
     sequence_dim: int | None = None,
+    overlap: str = "serial",
 ) -> Tensor:
     """sum_r x_r W_r^T + b: each rank adds what its part of the inputs gives, and b comes once, after the sum.
 
@@ -30,17 +32,21 @@ def row_linear(
     (arXiv:2205.05198, section 4.2.2).
     Shapes: x [.., F/p], weight [D, F/p], bias [D], equal on all ranks -> [.., D]; for sequence_dim=1
     x [B, T, F/p] -> [B, T_r, D], pieces by `split_sizes(T, p)`.
+    `overlap`: how the product and the sum of tokens go together, a form of `tpcourse.overlap.product_scatter`.
     Traffic: one all-reduce, 2(p-1)/p n bytes (n those of [.., D]), forward; none backward. With sequence_dim: one
     reduce-scatter forward, one all-gather backward, (p-1)/p n bytes each.
-    Raises: ValueError if shapes do not fit.
+    Raises: ValueError if shapes do not fit, or overlap has nothing to scatter.
     Trap: with sequence_dim, db is a partial sum, of this rank's tokens; `tpcourse.sequence.sum_gradients` adds it up.
     """
     if tp is None:
         return F.linear(x, weight, bias)
     require_row(x, weight, bias, tp)
+    require_overlap(overlap, sequence_dim)
     x, weight, bias = as_autocast(x, weight, bias)
     if sequence_dim is None:
         return Row.apply(x, weight, bias, tp)
+    if overlap != "serial":
+        return product_scatter(x, weight, bias, tp=tp, form=overlap, sequence_dim=sequence_dim)
     return RowToTokens.apply(x, weight, bias, tokens_of_whole(x, tp, sequence_dim))
 
 

@@ -51,6 +51,15 @@ def require_regather(regather: bool, sequence_dim: int | None) -> None:
         )
 
 
+def require_overlap(overlap: str, sequence_dim: int | None) -> None:
+    """Raises: ValueError if nothing travels that a product could hide."""
+    if overlap not in ("serial", "auto") and sequence_dim is None:
+        raise ValueError(
+            f"overlap = {overlap!r}, but with sequence_dim = None no tokens are gathered or scattered beside the "
+            "product: give the dim of the tokens, as sequence_dim=1 for [B, T, D], or leave overlap out"
+        )
+
+
 def _require_matrix(x: Tensor, weight: Tensor) -> None:
     if weight.dim() != 2 or x.dim() == 0:
         raise ValueError(

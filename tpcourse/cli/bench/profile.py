@@ -1,0 +1,72 @@
+"""A training loop on one device, with TP, with TP and SP, and with overlap: loss, gradient norm, time and peak memory.
+
+On GPUs a GPT at three sizes in bfloat16 over float32 weights; on the CPU a tiny one. All modes start from the same
+weights and see the same batches, so that losses and gradient norms must agree to rounding: the table says whether
+they do. A step's time is synchronised on both sides; `--repeats` is the number of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tpcourse.cli.bench import Result
+from tpcourse.cli.bench.bare import on_bare_ranks
+from tpcourse.cli.bench.fresh import progress
+
+COLUMNS = (
+    "size",
+    "mode",
+    "ms",
+    "/ one device",
+    "/ TP + SP",
+    "peak GB",
+    "outside GB",
+    "last loss",
+    "loss off",
+    "norm off",
+)
+ALONE, BASE = "one device", "TP + SP"
+ROUNDING = 2.0**-8
+"""By how much a number may change, relative to it, when it is rounded to bfloat16."""
+
+
+def measure(repeats: int | None) -> Result:
+    """The table and the figures, from fresh ranks without the ledger."""
+    progress("profile: a training loop in all modes, each built and let go in each round")
+    return summary(on_bare_ranks("profile_here", "measure_here", repeats))
+
+
+def summary(found: dict[str, Any]) -> Result:
+    """Ratios of times, how far losses and norms are from one device's, and the table."""
+    rows: list[tuple[object, ...]] = []
+    far: list[str] = []
+    for size in found["sizes"]:
+        alone, name = size["modes"][ALONE], title(size)
+        for mode, one in size["modes"].items():
+            one["loss_apart"], one["norm_apart"] = (apart(one[key], alone[key]) for key in ("losses", "norms"))
+            far += [f"{name}, {mode}"] if not max(one["loss_apart"], one["norm_apart"]) <= ROUNDING else []
+            rows.append((name, mode, *_cells(one, size["modes"])))
+        rows += [(name, mode, f"skipped: {why}", *[""] * 7) for mode, why in size["skipped"].items()]
+    verdict = f"DIFFER FROM ONE DEVICE'S: {'; '.join(far)}" if far else "agree to bfloat16's rounding"
+    rows.append((f"losses and gradient norms {verdict}", *[""] * 9))
+    return Result(COLUMNS, rows, {**found, "agree": not far})
+
+
+def title(size: dict[str, Any]) -> str:
+    """A size in words: h 512, F 1024, 4 layers, s 256, b 4."""
+    config = size["config"]
+    return f"h {config['D']}, F {config['F']}, {config['L']} layers, s {config['T']}, b {size['sequences']}"
+
+
+def apart(values: Sequence[float], expected: Sequence[float]) -> float:
+    """The largest difference of any step, relative to the number; it is no number if a value is none."""
+    distances = [abs(value - right) / abs(right) for value, right in zip(values, expected, strict=True)]
+    return next((distance for distance in distances if distance != distance), max(distances))
+
+
+def _cells(one: dict[str, Any], modes: dict[str, Any]) -> tuple[object, ...]:
+    over = (one["ms"] / modes[name]["ms"] if name in modes else "" for name in (ALONE, BASE))
+    bytes_held = ("" if one[key] is None else one[key] for key in ("peak_GB", "outside_GB"))
+    off = (f"{one[key]:.1e}" for key in ("loss_apart", "norm_apart"))
+    return (one["ms"], *over, *bytes_held, one["losses"][-1], *off)
