@@ -24,7 +24,8 @@ ROWS = {
 ROW_OF = {part: row for row, parts in ROWS.items() for part in parts}
 APART = [3]  # rows whose parts do not import each other
 STARTS_WITHOUT_TORCH = [
-    "dims", "home", "ledger", "watch", "ranks", "check", "draw", "timeline", "train", "authoring", "cli", "nbval_plugin",
+    "dims", "home", "ledger", "watch", "ranks", "check", "draw", "timeline", "train", "authoring", "cli",
+    "nbval_plugin",
 ]  # fmt: skip
 
 

@@ -38,9 +38,11 @@ def chosen(kind: str, how: How, x: Tensor, weight: Tensor, tokens: Tokens) -> Ho
 
     Traffic: on GPUs the first `auto` of a group asks all its ranks where they are (one gather of objects).
     """
+    if len(tokens.sizes) == 1:
+        return how._replace(form="serial")  # nobody to send to
     if how.form != "auto":
         return how
-    if not x.is_cuda or len(tokens.sizes) == 1:
+    if not x.is_cuda:
         return how._replace(form="serial")  # a CPU's cores carry the messages too: nothing is hidden
     forms = ["serial", "ring"] + ["peer"] * reach_each_other(tokens.tp, x.device)
     times = {form: predicted_s(form, *times_of(kind, form, x, weight, tokens), len(tokens.sizes)) for form in forms}

@@ -95,8 +95,9 @@ def ms_by_way(
     """Way -> name -> milliseconds: eager calls and graphs interleaved in random order, the slowest rank, the median."""
     both = {(name, ""): call for name, call in calls.items()} | {(name, GRAPH): call for name, call in graphs.items()}
     found: dict[str, dict[str, float]] = {}
-    for way, how in ((BACK_TO_BACK, {"in_a_row": in_a_row}), (ONE_AT_A_TIME, {"in_a_row": 1, "alone": True})):
-        for (name, more), seconds in median_seconds(both, repeats=repeats, **how).items():
+    for way, alone in ((BACK_TO_BACK, False), (ONE_AT_A_TIME, True)):
+        times = median_seconds(both, repeats=repeats, in_a_row=1 if alone else in_a_row, alone=alone)
+        for (name, more), seconds in times.items():
             found.setdefault(way + more, {})[name] = 1e3 * seconds
     return found
 

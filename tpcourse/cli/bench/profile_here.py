@@ -50,7 +50,8 @@ def measure_here(num_rounds: int | None = None) -> dict[str, Any]:
     on_gpu = device.type == "cuda"
     warm_up, num_steps, usual = (WARM_UP, STEPS, ROUNDS) if on_gpu else (1, 4, 1)
     gc.freeze()  # what is here now stays, so that letting go of a visit is quick
-    sizes = [_size(*size, warm_up, num_steps, num_rounds or usual) for size in (ON_GPU if on_gpu else ON_CPU)]
+    lengths = (warm_up, num_steps, num_rounds or usual)
+    sizes = [_size(size, number, *lengths) for size, number in (ON_GPU if on_gpu else ON_CPU)]
     gc.unfreeze()
     return {
         "backend": dist.get_backend(),
