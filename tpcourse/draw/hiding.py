@@ -92,7 +92,8 @@ def overlap_times(rows: Sequence[Row], title: str = "", ax: Axes | None = None) 
         right = 1.06 * max(1.1, *over)
         ax.axvspan(1, right, facecolor=tint(FAINT, 0.12), edgecolor="none", gid="loses", zorder=0)
         ax.axvline(1, color=TEXT, linewidth=1.0, gid="serial")
-        ax.set(xlim=(None, right), xlabel="time / time of one after the other")
+        left = min(*over, *(product_ms / serial_ms for product_ms, serial_ms in ends.values())) - 0.04
+        ax.set(xlim=(left, right), xlabel="time / time of one after the other")
         ax.xaxis.set_major_locator(MaxNLocator(7))
         ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     return ax

@@ -37,7 +37,8 @@ def summary(found: dict[str, Any]) -> Result:
     rows = [row for problem in problems for row in rows_of(problem)]
     table = [_line(row) for row in rows]
     for problem in found["problems"]:
-        table += [(_what(problem), name, f"skipped: {why}", *[""] * 7) for name, why in problem["skipped"].items()]
+        what = _what(problem)
+        table += [(what, name, *[""] * 7, f"skipped: {why[:60]}") for name, why in problem["skipped"].items()]
     return Result(COLUMNS, table, {**found, "rows": rows})
 
 
