@@ -38,12 +38,6 @@ FAULTS = {
     "foreign": (_filled, " cannot be read"),
 }
 FILES = ("__0_0.distcp", "__1_0.distcp", ".metadata")
-INDEXES = {
-    "missing": (Path.unlink, r"index\.json is missing: nothing is saved"),
-    "truncated": (_truncate, r"index\.json cannot be read"),
-    "of something else": (lambda path: path.write_text('{"a": 1}'), r"index\.json is not the index of a save"),
-    "a list": (lambda path: path.write_text("[]"), r"index\.json is not the index of a save"),
-}
 
 
 def _refused(rank, group, folder, faults):

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from functools import cache
-from itertools import accumulate as running_sum
 
 import torch
 import torch.distributed as dist
+from data_cases import EXAMPLES, STEPS, examples, share, squares
 from torch import nn
 
 from tpcourse.zero import Zero1, Zero2, Zero3
 
 STAGES = {1: Zero1, 2: Zero2, 3: Zero3}
-STEPS = 10
-EXAMPLES = 11
-SHARES = {1: [11], 2: [2, 9], 3: [0, 4, 7], 4: [5, 1, 2, 3]}
-"""How many examples each rank has, by the number of ranks: none equal, one rank with none."""
 SMALL = 0.001
 """MB: buckets of 125 float64 and more."""
 MAX_NORM = 0.5
@@ -54,24 +50,6 @@ class Awkward(nn.Module):
             if number == 1:
                 h = h + torch.tanh(self.frozen(h)) * self.scale
         return self.leave(h)
-
-
-def squares(model, x, y):
-    """The sum of squared errors."""
-    return ((model(x) - y) ** 2).sum()
-
-
-def examples(step: int):
-    """The whole batch of a step: x [11, 5], y [11, 3]."""
-    generator = torch.Generator().manual_seed(100 + step)
-    draw = lambda width: torch.randn(EXAMPLES, width, generator=generator, dtype=torch.float64)  # noqa: E731
-    return draw(5), draw(3)
-
-
-def share(step: int, rank: int, p: int):
-    """What a rank sees of it."""
-    end = list(running_sum(SHARES[p]))[rank]
-    return [part[end - SHARES[p][rank] : end] for part in examples(step)]
 
 
 def new_model(seed: int = 0) -> nn.Module:

@@ -41,11 +41,11 @@ class Exercise:
     imports: tuple[str, ...] = ()
 
 
-def one_group(p: int, world_size: int, **sizes: Any) -> Case:
+def one_group(p: int, world_size: int, *, axis: str = "group", **sizes: Any) -> Case:
     """A case with one group of p ranks: the last ones of the first four, so that its ranks are not global ranks."""
     top = min(MOST_RANKS, world_size)
     members = tuple(range(top - p, top))
-    return Case(members, {"group": (members,)}, sizes)
+    return Case(members, {axis: (members,)}, sizes)
 
 
 def group_sizes(world_size: int) -> list[int]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch.distributed as dist
 from torch import Tensor
 
 from tpcourse.wire.inputs import place
+from tpcourse.wire.torch_calls import all_gather_single, reduce_scatter_single
 
 
 def place_in(dp: dist.ProcessGroup | None) -> tuple[int, int]:
@@ -28,8 +26,7 @@ def scatter_average(array: Tensor, *, dp: dist.ProcessGroup | None) -> tuple[Ten
     op = dist.ReduceOp.AVG if array.is_cuda and "nccl" in dist.get_backend(dp) else dist.ReduceOp.SUM
     if op is dist.ReduceOp.SUM:
         array /= p
-    call = _renamed("reduce_scatter_single", "reduce_scatter_tensor")
-    return piece, call(piece, array, op=op, group=dp, async_op=True)
+    return piece, reduce_scatter_single(piece, array, op=op, group=dp, async_op=True)
 
 
 def gather_pieces(whole: Tensor, piece: Tensor, *, dp: dist.ProcessGroup | None) -> dist.Work | None:
@@ -37,7 +34,7 @@ def gather_pieces(whole: Tensor, piece: Tensor, *, dp: dist.ProcessGroup | None)
     if dp is None:
         whole.copy_(piece)
         return None
-    return _renamed("all_gather_single", "all_gather_into_tensor")(whole, piece, group=dp, async_op=True)
+    return all_gather_single(whole, piece, group=dp, async_op=True)
 
 
 def broadcast_from_first(tensor: Tensor, *, dp: dist.ProcessGroup | None) -> None:
@@ -52,11 +49,6 @@ def sum_over(number: Tensor, *groups: dist.ProcessGroup | None) -> Tensor:
         if group is not None:
             dist.all_reduce(number, group=group)
     return number
-
-
-def _renamed(new: str, old: str) -> Callable[..., Any]:
-    """Torch 2.13 renamed these calls; the old name warns there and the new one is missing before."""
-    return getattr(dist, new if hasattr(dist, new) else old)
 
 
 def wait_for(work: dist.Work | None) -> None:

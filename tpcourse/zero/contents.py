@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
+from tpcourse.wire.saves import INDEX
 from tpcourse.zero.calls import place_in
 from tpcourse.zero.chunks import Chunk
-from tpcourse.zero.files import INDEX, Saved, mark
+from tpcourse.zero.files import Saved, mark
 from tpcourse.zero.flat import Flat
 from tpcourse.zero.pieces import Pieces
 

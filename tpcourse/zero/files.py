@@ -1,13 +1,10 @@
-"""Files that are there whole or not at all, and what a reader hears when one is not as it was written."""
+"""The files of a save, by torch's library, and what a reader hears when one is not as it was written."""
 
 from __future__ import annotations
 
-import json
-import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,30 +16,11 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 
+from tpcourse.wire.saves import read_index
+
 FORMAT = "tpcourse ZeRO, 1"
-INDEX = "index.json"
 KEYS = {"format", "id", "files", "shapes", "groups"}
 FLAT = {"flatten_state_dict": False, "flatten_sharded_tensors": False}
-
-
-def together(dp: dist.ProcessGroup | None, work: Callable[[], Any]) -> Any:
-    """`work()` on every rank; if it fails on one, all of them raise a ValueError that says why and where.
-
-    Traffic: one gather of error messages.
-    """
-    result, error = None, None
-    try:
-        result = work()
-    except (ValueError, OSError) as fault:
-        error = str(fault)
-    errors = [error]
-    if dp is not None:
-        errors = [None] * dist.get_world_size(dp)
-        dist.all_gather_object(errors, error, group=dp)
-    said = {text: rank for rank, text in reversed(list(enumerate(errors))) if text is not None}
-    if said:
-        raise ValueError("; ".join(f"rank {rank}: {text}" if dp else text for text, rank in said.items()))
-    return result
 
 
 def place_of(folder: Path, name: str) -> Path:
@@ -76,19 +54,10 @@ def write_files(place: Path, state: dict[str, Any], *, dp: dist.ProcessGroup | N
         raise ValueError(f"cannot write {place}: {_words(fault)}") from fault
 
 
-def write_index(folder: Path, name: str, **content: Any) -> None:
-    """Write the index, with the size of each file: from now on the folder holds this save."""
-    files = {file.name: file.stat().st_size for file in sorted(place_of(folder, name).iterdir())}
-    index = {"format": FORMAT, "id": name, "files": files, **content}
-    temporary = folder / f"{INDEX}.part"
-    try:
-        with temporary.open("w") as file:
-            file.write(json.dumps(index, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())  # on the disk before the old save is removed
-        os.replace(temporary, folder / INDEX)
-    finally:
-        temporary.unlink(missing_ok=True)
+def index_of(place: Path, name: str, **content: Any) -> dict[str, Any]:
+    """The index of a save whose files are there, with the size of each."""
+    files = {file.name: file.stat().st_size for file in sorted(place.iterdir())}
+    return {"format": FORMAT, "id": name, "files": files, **content}
 
 
 def remove_others(folder: Path, name: str) -> None:
@@ -134,7 +103,8 @@ class Saved:
 
 def open_save(folder: Path) -> Saved:
     """The save in a folder. Raises: ValueError that names a file that is missing or not as the index says."""
-    index = _read_index(folder)
+    of = "a save that tpcourse.zero wrote"
+    index = read_index(folder, form=FORMAT, keys=KEYS, missing="nothing is saved", of=of)
     place = place_of(folder, index["id"])
     for name, size in index["files"].items():
         if not (place / name).is_file():
@@ -150,19 +120,6 @@ def open_save(folder: Path) -> Saved:
     if not of_this:
         raise ValueError(f"{file} does not belong to this save: its index names another")
     return Saved(place, index, metadata)
-
-
-def _read_index(folder: Path) -> dict[str, Any]:
-    path = folder / INDEX
-    try:
-        index = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: nothing is saved in {folder}") from None
-    except (OSError, ValueError) as fault:
-        raise ValueError(f"{path} cannot be read: {fault}") from fault
-    if not isinstance(index, dict) or index.get("format") != FORMAT or not index.keys() >= KEYS:
-        raise ValueError(f"{path} is not the index of a save that tpcourse.zero wrote")
-    return index
 
 
 def _words(fault: CheckpointException) -> str:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tpcourse.adam import WIDE
-from tpcourse.zero.calls import broadcast_from_first, gather_pieces, place_in
+from tpcourse.zero.calls import broadcast_from_first, gather_pieces, place_in, wait_for
 
 
 class Flat:
@@ -71,8 +71,7 @@ class Flat:
 
     def wait(self) -> None:
         """Until `whole` is filled."""
-        if self._work is not None:
-            self._work.wait()
+        wait_for(self._work)
         self._work = None
 
     @property

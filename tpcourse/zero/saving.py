@@ -6,15 +6,14 @@ import os
 import shutil
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from tpcourse.wire.saves import shared_name, together, write_index
 from tpcourse.zero.calls import place_in
 from tpcourse.zero.contents import Arrays, require_same, shapes_of, state_dict_of, to_read, to_write
-from tpcourse.zero.files import open_save, place_of, remove_others, together, write_files, write_index
+from tpcourse.zero.files import index_of, open_save, place_of, remove_others, write_files
 from tpcourse.zero.pieces import Pieces
 
 
@@ -30,17 +29,14 @@ def save(zero: Pieces, folder: str | os.PathLike[str]) -> None:
     `tp` saves to a folder of its own. Gradients are not saved.
     """
     folder, (r, _) = Path(folder), place_in(zero.dp)
-    names = [uuid4().hex[:12]]
-    if zero.dp is not None:
-        dist.broadcast_object_list(names, src=dist.get_global_rank(zero.dp, 0), group=zero.dp)
-    name = names[0]
-    index = {"shapes": shapes_of(zero), "groups": len(zero.optimizer.param_groups)}
+    name = shared_name(zero.dp)
+    place, content = place_of(folder, name), {"shapes": shapes_of(zero), "groups": len(zero.optimizer.param_groups)}
     try:
-        write_files(place_of(folder, name), to_write(zero, name), dp=zero.dp)
-        together(zero.dp, lambda: write_index(folder, name, **index) if r == 0 else None)
+        write_files(place, to_write(zero, name), dp=zero.dp)
+        together(zero.dp, lambda: write_index(folder, index_of(place, name, **content)) if r == 0 else None)
     except ValueError:
         if r == 0:
-            shutil.rmtree(place_of(folder, name), ignore_errors=True)
+            shutil.rmtree(place, ignore_errors=True)
         raise
     if r == 0:
         remove_others(folder, name)

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Budget, Fault
+from tpcourse.check.budget import Budget, Fault, sent_bytes
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import one_group
-from tpcourse.ledger.traffic import all_reduce, share
 
 Inputs = list[dict[str, Any]]
 Rule = Callable[[Evidence], Fault | None]
@@ -28,13 +27,7 @@ HELD = "bytes held"
 
 def dp_case(p: int, world_size: int, **sizes: Any) -> Case:
     """A case with one group `dp` of p ranks, which are not the world's first ones."""
-    members = one_group(p, world_size).members
-    return Case(members, {"dp": (members,)}, sizes)
-
-
-def sent_bytes(op: str, num_bytes: int, p: int) -> int:
-    """What a rank sends in one call, of the whole array's bytes."""
-    return all_reduce(num_bytes, p)[0] if op == "all_reduce" else share(num_bytes, p)
+    return one_group(p, world_size, axis="dp", **sizes)
 
 
 def rules(calls: dict[str, list[int]], least: int = 0, also: tuple[str, ...] = (), then: Rule | None = None) -> Budget:
