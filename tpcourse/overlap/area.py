@@ -38,7 +38,8 @@ class Area:
 
         self.device = device
         self.slot_bytes = max(1, -(-slot_bytes // ROUND)) * ROUND
-        self.memory = symmetric.empty(SLOTS * self.slot_bytes, dtype=torch.uint8, device=device)
+        size = SLOTS * self.slot_bytes  # Trap: areas out of torch's pool would share one pad of signals
+        self.memory = symmetric._SymmetricMemory.empty_strided_p2p((size,), (1,), torch.uint8, device)
         self.handle = symmetric.rendezvous(self.memory, tp.group_name)
         self.stream = torch.cuda.Stream(device, priority=-1)  # its signals go before the blocks of a product
         self.turn, self.is_captured = 0, False
