@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tpcourse.overlap.tokens import Tokens
+from tpcourse.timeline import communication
 
 SLOTS = 2
 MOST_PIECES = 4
@@ -92,11 +93,15 @@ class Slot(NamedTuple):
         torch.cuda.current_stream(self.area.device).wait_stream(self.area.stream)
 
     def pull(self, theirs: Tensor, into: Tensor, rank: int, number: int) -> None:
-        """Copy a rank's block behind its signal, beside the current stream, which then waits for the copy."""
+        """Copy a rank's block behind its signal, beside the current stream."""
         with self.apart():
             self.wait(rank, number)
-            into.copy_(theirs)
-        self.join()
+            self.copy(theirs, into, f"pull from rank {rank}")
+
+    def copy(self, block: Tensor, into: Tensor, name: str) -> None:
+        """Copy between the memories of two ranks, on the current stream: communication in a timeline."""
+        with communication(name):
+            into.copy_(block)
 
     def put(self, rank: int, number: int) -> None:
         """Signal `number` to a rank, behind what the current stream was given."""
