@@ -40,11 +40,12 @@ def gather_product(
     nothing), or `auto`, which picks by the predicted times. `regather` keeps only the piece for backward.
     Shapes: x [B, T_r, D], weight [F/p, D], bias [F/p] -> [B, T, F/p]; tokens along `sequence_dim`, `num_tokens` = T
     where p does not divide it.
-    Traffic: (p-1)/p n bytes forward, n those of [B, T, D]: one all-gather, or p - 1 messages, or copies that no ledger
-    sees (`peer`). Backward one reduce-scatter, under the product for dW; with regather one all-gather more, under
-    the product for dx.
+    Traffic: (p-1)/p n bytes forward, n those of [B, T, D]; as many backward, for the sum of dx, under the product for
+    dW; and with regather as many again, under the product for dx. By form these are an all-gather and a
+    reduce-scatter; p - 1 messages and (p - 1) pieces (`ring`); or copies that no ledger sees (`peer`).
     Raises: ValueError if shapes do not fit, or the form is not to be had here.
     Trap: hidden communication is not free. It takes memory bandwidth from the product, and split products are slower.
+    In bfloat16 a dW of p parts is rounded p times.
     """
     require_how(form, pieces)
     if tp is None:
