@@ -42,8 +42,34 @@ def _rank(rank: int, folder: str, repeats: int) -> None:
         table("gather", shape, repeats)
     for shape in ((16384, 4096, 8192), (8192, 14336, 8192), (4096, 4096, 4096), (2048, 4096, 4096)):
         table("scatter", shape, repeats)
+    for kind, shape in UNSEEN:
+        unseen(kind, shape, repeats)
     dist.barrier()
     dist.destroy_process_group()
+
+
+UNSEEN = [
+    *(("gather", s) for s in ((12288, 5120, 3584), (4096, 8192, 1024), (2048, 2048, 8192), (1024, 4096, 4096),
+                              (8192, 8192, 512), (512, 1024, 1024))),
+    *(("scatter", s) for s in ((12288, 3584, 5120), (4096, 1024, 8192), (1024, 4096, 4096), (2048, 8192, 2048),
+                               (8192, 512, 8192), (512, 1024, 1024))),
+]  # fmt: skip
+
+
+def unseen(kind, shape, repeats) -> None:
+    """Eager and graph, back to back, of our forms at shapes that nothing was fitted to."""
+    from tpcourse.cli.bench.overlap_variants import Problem, Shape
+    from tpcourse.cli.bench.overlap_ways import captured
+    from tpcourse.ranks.timing import median_seconds
+
+    problem = Problem("gather_product" if kind == "gather" else "product_scatter", Shape(*shape), device())
+    calls = {k: c for k, c in problem.calls().items() if k in ("product", "serial", "ring", "auto") or "peer" in k}
+    graphs, _ = captured(calls)
+    both = {**calls, **{f"{name}, graph": graph for name, graph in graphs.items()}}
+    seconds = median_seconds(both, repeats=repeats)
+    say(f"unseen {kind} {shape} " + "; ".join(f"{name} {1e3 * value:.3f}" for name, value in seconds.items()))
+    for graph in graphs.values():
+        graph.end()
 
 
 def say(text: str) -> None:
@@ -142,7 +168,8 @@ class Gather:
             if keep == "behind":
                 kept.copy_(come)
         now.wait_stream(self.second)
-        slot.join()
+        if sends:
+            slot.join()
         if sends and signals:
             slot.free(self.other)
         return y
@@ -188,10 +215,9 @@ class Scatter:
             **{f"products in {n} pieces, nothing sent": partial(self.run, n, sends=False) for n in (1, 2)},
             **made,
             "1 piece, own half in 2": self.uneven,
-            "push, 2 pieces": partial(self.run, 2, push=True),
         }
 
-    def run(self, n, two=False, sends=True, push=False):
+    def run(self, n, two=False, sends=True):
         matrix, now = self.p.matrix, torch.cuda.current_stream()
         y = self.p.x.new_empty(self.m, matrix.shape[1])
         slot = self.area.next_slot(y.dtype, y.numel())
