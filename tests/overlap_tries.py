@@ -33,7 +33,7 @@ def _rank(rank: int, folder: str, repeats: int) -> None:
 
     allow_symmetric_memory(device)
     say(f"torch {torch.__version__}, CUDA {torch.version.cuda}, {torch.cuda.get_device_name()}")
-    for name, do in (("copies", copies), ("cpu", cpu_costs)):
+    for name, do in (("copies", copies), ("cpu", cpu_costs), ("dW", parts_of_dweight)):
         try:
             do(repeats)
         except Exception as error:
@@ -343,6 +343,41 @@ def copies(repeats) -> None:
         torch.cuda.synchronize()
     names = [event.name() for event in seen.profiler.kineto_results.events() if "CUDA" in str(event.device_type())]
     say(f"names in the profiler: {names}")
+
+
+def parts_of_dweight(repeats) -> None:
+    """dW = dy^T x in one product, and in parts of the tokens that are added in the epilogue; and dx in halves."""
+    from tpcourse.ranks.timing import median_seconds
+
+    for out, into, tokens in ((14336, 8192, 8192), (8192, 14336, 8192), (7168, 4096, 8192), (4096, 7168, 8192)):
+        dy, x = (torch.randn(tokens, n, device="cuda").bfloat16() for n in (out, into))
+        w = torch.randn(out, into, device="cuda").bfloat16()
+        dx = torch.empty(tokens, into, device="cuda").bfloat16()
+
+        def weight(n, dy=dy, x=x):
+            found = None
+            for a, b in zip(dy.chunk(n), x.chunk(n), strict=True):
+                found = a.T @ b if found is None else found.addmm_(a.T, b)
+            return found
+
+        def copied(dy=dy, x=x, weight=weight):
+            whole = torch.empty_like(x)
+            whole.copy_(x)
+            return weight(1, dy, whole)
+
+        def inputs(n, dy=dy, w=w, dx=dx):
+            for a, b in zip(dy.chunk(n), dx.chunk(n), strict=True):
+                torch.mm(a, w, out=b)
+
+        def batched(dy=dy, w=w, dx=dx):
+            for k in (0, 1):  # two sequences, each cut in two
+                a, b = (t.view(2, 2, -1, t.shape[1])[:, k] for t in (dy, dx))
+                torch.bmm(a, w.expand(2, -1, -1), out=b)
+
+        calls = {f"dW in {n}": partial(weight, n) for n in (1, 2, 4)} | {"dW in 1 behind a copy": copied}
+        calls |= {f"dx in {n}": partial(inputs, n) for n in (1, 2)} | {"dx in 2, two sequences": batched}
+        seconds = median_seconds(calls, repeats=repeats)
+        say(f"{out} x {into}, {tokens} tokens: " + "; ".join(f"{k} {1e3 * v:.3f}" for k, v in seconds.items()))
 
 
 def clock(copy, stream, product=None) -> float:
