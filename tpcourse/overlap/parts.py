@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -13,18 +12,10 @@ Place = tuple[slice, slice]
 
 
 class Part(NamedTuple):
-    """Some rows of all ranks' tokens: where they belong, and the rows.
-
-    What has `copied` only lends its rows, until the next part is asked for; `kept` are rows that stay.
-    """
+    """Some rows of all ranks' tokens: where they belong, and the rows."""
 
     at: Place
     block: Tensor
-    copied: Callable[[], Tensor] | None = None
-
-    def kept(self) -> Tensor:
-        """The rows, or a copy of those that were lent, which is made beside the current stream."""
-        return self.block if self.copied is None else self.copied()
 
 
 def everything(block: Tensor) -> Place:

@@ -8,9 +8,7 @@ and overwritten behind the signal that it was read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
 
-import torch
 from torch import Tensor
 
 from tpcourse.overlap.area import aligned, area_of
@@ -24,7 +22,8 @@ def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Iterato
     """All ranks' tokens as they come, this rank's first: [.., T_r, D] -> parts of [b, R, D].
 
     Each rank writes its tokens into the others' memory, in `pieces` (1), from the moment of the call, while its own
-    are multiplied from where they are; then the others', from where they came.
+    are multiplied from where they are; then the others', from where they came. Nothing is copied twice: the next call
+    but one writes there, so backward gathers again what it needs.
     Traffic: p - 1 copies of this rank's tokens, (p-1)/p n bytes where they are equal.
     """
     call = _Arriving(x, tokens, pieces or 1)
@@ -62,17 +61,10 @@ class _Arriving:
             places = cut(rows_of(from_, self.sizes, self.b), self.num_pieces)
             for number, (at, here) in enumerate(zip(places, cut(everything(come), self.num_pieces), strict=True)):
                 self.slot.wait(from_, number)
-                yield Part(at, come[here], partial(self._copied, come[here]))
+                yield Part(at, come[here])
         self.slot.join()
         for from_ in self.others:
             self.slot.free(from_)
-
-    def _copied(self, piece: Tensor) -> Tensor:
-        """A copy, made under what the current stream is given from now on."""
-        copy = torch.empty_like(piece)
-        with self.slot.beside():
-            copy.copy_(piece)
-        return copy
 
 
 def scatter(
