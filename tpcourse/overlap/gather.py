@@ -65,8 +65,9 @@ class GatherProduct(Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, how: How) -> Tensor:
         form, y, kept = FORMS[how.form], tokens.empty_block(x, weight.shape[0]), []
         ctx.regather = how.regather or form.lends
-        for part in form.arriving(x, tokens, pieces=how.pieces):
-            write_product(part.block, weight.T, y[part.at], bias)
+        for part in form.arriving(x, tokens, pieces=how.pieces, is_apart=True):
+            with part.beside():
+                write_product(part.block, weight.T, y[part.at], bias)
             kept += [] if ctx.regather else [part]
         blocks = [x] if ctx.regather else [part.block for part in kept]
         ctx.save_for_backward(weight, *(blocks if ctx.needs_input_grad[1] else ()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -12,10 +14,14 @@ Place = tuple[slice, slice]
 
 
 class Part(NamedTuple):
-    """Some rows of all ranks' tokens: where they belong, and the rows."""
+    """Some rows of all ranks' tokens: where they belong, and the rows.
+
+    In a block `with part.beside():` work on this part may run at the same time as that on the others.
+    """
 
     at: Place
     block: Tensor
+    beside: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def everything(block: Tensor) -> Place:
