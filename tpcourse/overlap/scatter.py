@@ -36,8 +36,8 @@ def product_scatter(
     Traffic: (p-1)/p n bytes each way, n those of [B, T, D]: one reduce-scatter forward and one all-gather backward, or
     2 (p - 1) and p - 1 messages (`ring`), or copies that no ledger sees (`peer`).
     Raises: ValueError if shapes do not fit, or the form is not to be had here.
-    Trap: db is a partial sum, of this rank's tokens. In bfloat16 a sum in the product's epilogue is rounded once,
-    not twice as in a reduce-scatter of rounded products: the results differ in the last bit.
+    Trap: db is a partial sum, of this rank's tokens. In bfloat16 it is the library that says how often a sum in
+    the product's epilogue is rounded: on an H200 the result is a reduce-scatter's to the bit, on a CPU it is not.
     """
     require_how(form, pieces)
     if tp is None:
