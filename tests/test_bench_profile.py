@@ -73,18 +73,24 @@ def test_ratios_are_over_one_device_and_over_the_same_without_overlap():
         2.0,
         "0.0e+00",
         "0.0e+00",
+        "0.0e+00",
     )
     assert row in result.rows and result.figures["agree"] and result.table()
 
 
 @pytest.mark.parametrize("changes", [
-    {"norms": [1.0, 0.5 * (1 + 1.1 * ROUNDING)]}, {"losses": [4.0, float("nan")]},
+    {"norms": [1 + 1.1 * ROUNDING, 0.5]}, {"norms": [1.0, 0.5 * (1 + 4.1 * ROUNDING)]},
+    {"losses": [4.0, float("nan")]}, {"losses": [4.0, 2.0 * (1 + 1.1 * ROUNDING)]}, {"norms": [float("nan"), 0.5]},
 ])  # fmt: skip
 def test_numbers_that_differ_by_more_than_rounding_are_said(changes):
     result = summary(made_up(TP_SP=changes))
     assert not result.figures["agree"]
     said = "losses and gradient norms DIFFER FROM ONE DEVICE'S: h 512, F 1024, 4 layers, s 256, b 4, TP + SP"
     assert result.rows[-1][0] == said
+
+
+def test_a_later_norm_may_be_off_by_more_than_the_first():
+    assert summary(made_up(TP_SP={"norms": [1.0, 0.5 * (1 + 3.9 * ROUNDING)]})).figures["agree"]
 
 
 def test_the_largest_difference_of_any_step_counts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from itertools import product
 
 import pytest
@@ -64,9 +65,15 @@ def _drawn(shapes: random.Random, kind: str, p: int, rank: int):
     return [t.bfloat16() for t in made]
 
 
-def _values(group, kind, form, x, weight, dy):
+def _options(shapes: random.Random, kind: str) -> dict[str, object]:
+    """Pieces, and whether backward gathers again."""
+    pieces, regather = shapes.choice([None, 1, 2, 4]), shapes.random() < 0.5
+    return {"pieces": pieces, "regather": regather} if kind == "gather" else {"pieces": pieces}
+
+
+def _values(group, kind, form, x, weight, dy, **options):
     x, weight = x.clone().requires_grad_(), weight.clone().requires_grad_()
-    y = KERNELS[kind](x, weight, tp=group, form=form)
+    y = KERNELS[kind](x, weight, tp=group, form=form, **options)
     return [y.detach(), *torch.autograd.grad(y, (x, weight), dy)]
 
 
@@ -79,10 +86,10 @@ def _race(rank, group, form):
             shapes, found = random.Random(seed), []
             for number in range(100):
                 kind = shapes.choice(["gather", "scatter"])
-                tensors = _drawn(shapes, kind, group.size(), rank)
+                tensors, options = _drawn(shapes, kind, group.size(), rank), _options(shapes, kind)
                 if number % 10 == 0:
                     poison(group)
-                found.append(_values(group, kind, form, *tensors))
+                found.append(_values(group, kind, form, *tensors, **options))
                 for ours, right in zip(found[-1], _values(group, kind, "serial", *tensors), strict=True):
                     apart = (ours.float() - right.float()).abs().max() / right.float().abs().max()
                     far += not float(apart) < ROUGH
@@ -102,45 +109,51 @@ def _tensors(rank, kind, p):
     return _drawn(random.Random(11), kind, p, rank)
 
 
+EVERY = [("gather", {}), ("gather", {"regather": True}), ("scatter", {}), ("scatter", {"pieces": 1})]
+
+
 def _elsewhere(rank, group):
     """On a side stream, with work before and behind it: whether all tensors are those of the default stream."""
     found, side = [], torch.cuda.Stream()
-    for kind, form in product(KERNELS, ("ring", "peer")):
+    for (kind, options), form in product(EVERY, ("ring", "peer")):
         x, weight, dy = _tensors(rank, kind, group.size())
-        right = _values(group, kind, form, x, weight, dy)
+        right = _values(group, kind, form, x, weight, dy, **options)
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             torch.cuda._sleep(10_000_000)  # x is made late
-            got = [_values(group, kind, form, x + 0, weight + 0, dy + 0) for _ in range(5)]
+            got = [_values(group, kind, form, x + 0, weight + 0, dy + 0, **options) for _ in range(5)]
         torch.cuda.current_stream().wait_stream(side)
         found += [all(torch.equal(a, b) for a, b in zip(one, right, strict=True)) for one in got]
     return found
 
 
 def test_every_form_is_safe_on_a_side_stream():
-    assert run_ranks(_elsewhere, NUM_GPUS, backend="nccl") == [[True] * 20] * NUM_GPUS
+    assert run_ranks(_elsewhere, NUM_GPUS, backend="nccl") == [[True] * 40] * NUM_GPUS
 
 
 def _captured(rank, group):
-    """A captured graph of one call, replayed with other inputs, with eager calls between: whether all are right."""
+    """A captured graph of a forward and backward, replayed with other inputs and eager ones between: whether all are
+    right.
+    """
     found = []
-    for kind in KERNELS:
+    for kind, options in EVERY:
         x, weight, dy = _tensors(rank, kind, group.size())
-        _values(group, kind, "peer", x, weight, dy)
+        both = partial(_values, group, kind, "peer", x, weight, dy, **options)
+        both()
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            y = KERNELS[kind](x, weight, tp=group, form="peer")
+            got = both()
         for _ in range(6):
             x.copy_(torch.randn_like(x))
-            right = KERNELS[kind](x, weight, tp=group, form="peer")
+            right = both()
             graph.replay()
             graph.replay()
-            found.append(torch.equal(y, right))
+            found.append(all(torch.equal(a, b) for a, b in zip(got, right, strict=True)))
     return found
 
 
 def test_a_captured_graph_gives_what_eager_calls_give():
-    assert run_ranks(_captured, NUM_GPUS, backend="nccl") == [[True] * 12] * NUM_GPUS
+    assert run_ranks(_captured, NUM_GPUS, backend="nccl") == [[True] * 24] * NUM_GPUS
 
 
 def _accumulated(rank, group):

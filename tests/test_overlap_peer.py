@@ -20,7 +20,7 @@ def _apart(rank, group, folder):
     """Which tensors of which case are not those of one device, with each number of pieces."""
     wrong = []
     with shared_areas(folder, group):
-        for kind, (name, case), pieces in product(KERNELS, cases(), (None, 3)):
+        for kind, (name, case), pieces in product(KERNELS, cases(), (None, 1, 3)):
             apart = errors(group, kind, case, "peer", pieces=pieces)
             wrong += [f"{kind}, {name}, {pieces}: {tensor}" for tensor, error in apart.items() if not error < TIGHT]
         for _, case in list(cases())[:4]:
@@ -34,33 +34,43 @@ def test_peer_gives_the_values_and_all_gradients_of_one_device(p, tmp_path):
     assert run_ranks(_apart, p, str(tmp_path)) == [[]] * p
 
 
-def _in_a_row(rank, group, folder, num_slots):
-    """Random shapes, one call after the other, twice: all right, and whether both times are equal to the last bit."""
-    found = []
+def _in_a_row(rank, group, folder, num_slots, num_calls):
+    """Random shapes, one call after the other, twice: how many tensors are not serial's, and how many not the same."""
+    far, both = 0, []
     with mock.patch.object(area, "SLOTS", num_slots), shared_areas(folder, group):
         for seed in (5, 5):
-            shapes, values = random.Random(seed), []
-            for number in range(25):
-                kind, form = shapes.choice(["gather", "scatter"]), "peer"
-                x, weight = _random_pair(shapes, number, kind)
-                mine = x.tensor_split(group.size(), 1)[rank] if kind == "gather" else x
-                options = {"num_tokens": x.shape[1]} if kind == "gather" else {}
-                values.append(KERNELS[kind](mine, weight, tp=group, form=form, **options))
-                right = KERNELS[kind](mine, weight, tp=group, form="serial", **options)
-                assert torch.allclose(values[-1], right, rtol=TIGHT, atol=TIGHT)
-            found.append(values)
-    return [torch.equal(a, b) for a, b in zip(*found, strict=True)]
+            drawn, values = random.Random(seed), []
+            for number in range(num_calls):
+                kind, options, tensors = _drawn(drawn, number, rank, group.size())
+                values += _values(group, kind, "peer", tensors, options)
+                pairs = zip(values[-3:], _values(group, kind, "serial", tensors, options), strict=True)
+                far += sum(not torch.allclose(ours, right, rtol=TIGHT, atol=TIGHT) for ours, right in pairs)
+            both.append(values)
+    return far, sum(not torch.equal(a, b) for a, b in zip(*both, strict=True))
 
 
-def _random_pair(shapes: random.Random, seed: int, kind: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _drawn(shapes: random.Random, seed: int, rank: int, p: int):
+    """A kind, its options, and this rank's x, weight and dy, of sizes that are drawn."""
+    kind, pieces, regather = shapes.choice(["gather", "scatter"]), shapes.choice([None, 1, 2, 4]), shapes.random() < 0.5
     b, tokens, into, out = (shapes.randint(1, most) for most in (3, 40, 20, 20))
-    return draw(seed, b, tokens, into), draw(seed + 1, out, into)
+    whole, weight = draw(seed, b, tokens, into), draw(seed + 1, out, into)
+    dy = draw(seed + 2 + rank, b, tokens, out)
+    if kind == "gather":
+        options = {"num_tokens": tokens, "pieces": pieces, "regather": regather}
+        return kind, options, (whole.tensor_split(p, 1)[rank], weight, dy)
+    return kind, {"pieces": pieces}, (whole, weight, dy.tensor_split(p, 1)[rank])
 
 
-@pytest.mark.parametrize(("p", "num_slots"), [(2, 2), (4, 2), (3, 1)])
-def test_calls_of_random_shapes_in_a_row_never_read_what_is_not_there_yet_or_no_more(p, num_slots, tmp_path):
-    """One slot is what a captured graph with one call has, replay after replay."""
-    assert run_ranks(_in_a_row, p, str(tmp_path), num_slots) == [[True] * 25] * p
+def _values(group, kind, form, tensors, options) -> list[torch.Tensor]:
+    x, weight, dy = (t.clone().requires_grad_() for t in tensors)
+    y = KERNELS[kind](x, weight, tp=group, form=form, **options)
+    return [y.detach(), *torch.autograd.grad(y, (x, weight), dy)]
+
+
+@pytest.mark.parametrize(("p", "num_slots", "num_calls"), [(2, 2, 100), (4, 2, 20), (3, 1, 20)])
+def test_calls_of_random_shapes_in_a_row_never_read_what_is_not_there_yet_or_no_more(p, num_slots, num_calls, tmp_path):
+    """One slot is what a captured graph with one call has, replay after replay. What was read is poisoned."""
+    assert run_ranks(_in_a_row, p, str(tmp_path), num_slots, num_calls) == [(0, 0)] * p
 
 
 def test_a_rank_that_does_not_wait_for_the_signal_multiplies_what_has_not_come(tmp_path):

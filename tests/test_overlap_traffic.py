@@ -46,12 +46,13 @@ def _calls(rank, group, kind, form):
 def test_every_form_sends_the_bytes_of_serial_and_backward_is_the_other_kernel(p):
     """Popular's reduces count as a whole array from all ranks but the one they go to: the same bytes."""
     once, twice = {"send": p - 1, "recv": p - 1}, {"send": 2 * (p - 1), "recv": 2 * (p - 1)}
+    sums = {"serial": {"reduce_scatter": 1}, "ring": twice, "popular": {"reduce": p}}
     forward = {
         "gather": {"serial": {"all_gather": 1}, "ring": once, "popular": once},
-        "scatter": {"serial": {"reduce_scatter": 1}, "ring": twice, "popular": {"reduce": p}},
+        "scatter": sums,
     }
     backward = {
-        "gather": dict.fromkeys(FORMS, {"reduce_scatter": 1}),
+        "gather": {**sums, "ring": once if p == 2 else twice},  # other work hides the only way: 1 piece
         "scatter": {"serial": {"all_gather": 1}, "ring": once, "popular": once},
     }
     sent = {"gather": GATHER_X * (p - 1) // p, "scatter": SCATTER_Y * (p - 1) // p}
@@ -108,8 +109,13 @@ FORWARD, BACKWARD = False, True
         (2, "scatter", "serial", FORWARD, "mm scatter-sum wait"),
         (2, "scatter", "ring", FORWARD, "mm send recv mm send recv wait wait addmm wait wait addmm"),
         (2, "scatter", "popular", FORWARD, "mm reduce mm reduce wait wait"),
-        (2, "gather", "ring", BACKWARD, "mm scatter-sum mm wait"),
-        (2, "scatter", "ring", BACKWARD, "send recv mm wait wait mm mm"),
+        (2, "gather", "serial", BACKWARD, "mm scatter-sum mm wait"),
+        (2, "scatter", "serial", BACKWARD, "all-gather wait mm mm"),
+        (2, "gather", "ring", BACKWARD, "mm send recv mm addmm wait wait addmm"),
+        (3, "gather", "ring", BACKWARD, "mm send recv mm send recv mm addmm addmm" + 2 * " wait wait addmm send recv"
+         + 2 * " wait wait addmm"),
+        (2, "scatter", "ring", BACKWARD, "send recv mm mm wait wait mm addmm"),
+        (2, "gather", "popular", BACKWARD, "mm reduce mm reduce wait wait mm addmm"),
     ],
 )
 def test_a_message_begins_before_the_product_that_hides_it_and_popular_s_only_behind_it(
@@ -119,8 +125,12 @@ def test_a_message_begins_before_the_product_that_hides_it_and_popular_s_only_be
 
 
 def test_to_gather_again_in_backward_is_hidden_under_the_product_for_dx():
-    order = "all-gather mm scatter-sum wait mm wait"
-    assert run_ranks(_order, 2, "gather", "ring", BACKWARD, {"regather": True}) == [order] * 2
+    orders = {
+        "serial": "all-gather mm scatter-sum wait mm wait",
+        "ring": "send recv mm send recv mm wait wait addmm wait wait addmm",  # dx, dW, dW, dx
+    }
+    for form, order in orders.items():
+        assert run_ranks(_order, 2, "gather", form, BACKWARD, {"regather": True}) == [order] * 2
 
 
 def test_one_piece_leaves_the_sum_nothing_to_hide_under():

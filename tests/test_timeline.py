@@ -47,6 +47,14 @@ def test_covered_is_the_share_of_communication_under_computing_however_the_spans
     assert covered([compute(0, 1)]) == {0: 0.0}
 
 
+def test_what_is_computed_without_a_pause_is_one_span():
+    rows = [compute(0, 1), compute(1.5, 3), compute(4, 5), compute(0, 1, rank=1), communicate(0, 2)]
+    assert timeline.joined(rows, 0.6) == [
+        communicate(0, 2), *(compute(*at, name="compute") for at in ((0, 3), (4, 5))),
+        compute(0, 1, rank=1, name="compute"),
+    ]  # fmt: skip
+
+
 def test_a_rank_computes_unless_it_is_in_a_call_that_blocks_or_waits_for_one_that_does_not():
     log = Log([
         event(0, "all_gather", 1.0, 5.0, is_async=True, wait_begin_s=3.0, waited_s=5.0),

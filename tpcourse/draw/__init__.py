@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from tpcourse.draw.cost_links import product_bars as product_bars
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
+    from tpcourse.draw.exposed import exposed_times as exposed_times
+    from tpcourse.draw.exposed import recorded_exposed as recorded_exposed
+    from tpcourse.draw.exposed import recorded_step as recorded_step
     from tpcourse.draw.flats import flat_pieces as flat_pieces
     from tpcourse.draw.hiding import hidden_by_shape as hidden_by_shape
     from tpcourse.draw.hiding import overlap_times as overlap_times
@@ -59,6 +62,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.times import split_times as split_times
 
 _HOME = {
+    "exposed_times": "exposed", "recorded_exposed": "exposed", "recorded_step": "exposed",
     "ALGORITHMS": "algorithms", "play": "algorithms", "memory_bars": "bars", "before_after": "cells",
     "exchange": "cells", "messages": "diagram", "holdings": "symbols", "intervals": "spans",
     "timeline": "lanes", "grid": "mesh", "bands": "rounds", "steps": "rounds", "show_source": "source",

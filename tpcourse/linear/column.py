@@ -13,9 +13,8 @@ from torch.autograd.function import once_differentiable
 
 from tpcourse.conjugates import gather_split
 from tpcourse.overlap import gather_product
-from tpcourse.overlap.inputs import as_autocast, require_column, require_overlap, require_regather
+from tpcourse.overlap.inputs import as_autocast, require_column, require_whole
 from tpcourse.overlap.products import bias_gradient, input_gradient, product, weight_gradient
-from tpcourse.overlap.tokens import Tokens, tokens_of_piece
 
 
 def column_linear(
@@ -45,17 +44,13 @@ def column_linear(
     """
     if tp is None:
         return F.linear(x, weight, bias)
-    require_column(x, weight, bias, tp)
-    require_regather(regather, sequence_dim)
-    require_overlap(overlap, sequence_dim)
-    x, weight, bias = as_autocast(x, weight, bias)
-    if sequence_dim is None:
-        return Column.apply(x, weight, bias, tp)
-    if overlap != "serial":
+    if sequence_dim is not None:
         return gather_product(
             x, weight, bias, tp=tp, form=overlap, sequence_dim=sequence_dim, num_tokens=num_tokens, regather=regather
         )
-    return ColumnFromTokens.apply(x, weight, bias, tokens_of_piece(x, tp, sequence_dim, num_tokens), regather)
+    require_whole(regather, overlap)
+    require_column(x, weight, bias, tp)
+    return Column.apply(*as_autocast(x, weight, bias), tp)
 
 
 class Column(Function):
@@ -81,38 +76,6 @@ class Column(Function):
         if summing is not None:
             summing.wait()
         return dx, dweight, dbias, None
-
-
-class ColumnFromTokens(Function):
-    """`column_linear` of this rank's tokens for autograd: a gather forward, a scatter-sum backward."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, regather: bool
-    ) -> Tensor:
-        whole = tokens.gather(x).wait()  # [B, T, D]
-        kept = x if regather else whole
-        ctx.save_for_backward(kept if ctx.needs_input_grad[1] else None, weight)
-        ctx.tokens, ctx.regather = tokens, regather
-        return product(whole, weight, bias)  # [B, T, F/p]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        kept, weight = ctx.saved_tensors
-        needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
-        gathering = scattering = dweight = None
-        if ctx.regather and needs_dweight:
-            gathering = ctx.tokens.gather(kept, async_op=True)
-        if needs_dx:
-            dx = input_gradient(dy, weight)  # [B, T, D], partial: only this rank's columns
-            scattering = ctx.tokens.scatter_sum(dx, async_op=True)
-        if needs_dweight:
-            whole = kept if gathering is None else gathering.wait()
-            dweight = weight_gradient(dy, whole)  # [F/p, D], while dx travels
-        dbias = bias_gradient(dy) if needs_dbias else None
-        dx = None if scattering is None else scattering.wait()  # [B, T_r, D]
-        return dx, dweight, dbias, None, None
 
 
 def gather_columns(

@@ -11,9 +11,8 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from tpcourse.overlap import product_scatter
-from tpcourse.overlap.inputs import as_autocast, require_overlap, require_row
+from tpcourse.overlap.inputs import as_autocast, require_row, require_whole
 from tpcourse.overlap.products import bias_gradient, input_gradient, product, weight_gradient
-from tpcourse.overlap.tokens import Tokens, tokens_of_whole
 
 
 def row_linear(
@@ -40,14 +39,11 @@ def row_linear(
     """
     if tp is None:
         return F.linear(x, weight, bias)
-    require_row(x, weight, bias, tp)
-    require_overlap(overlap, sequence_dim)
-    x, weight, bias = as_autocast(x, weight, bias)
-    if sequence_dim is None:
-        return Row.apply(x, weight, bias, tp)
-    if overlap != "serial":
+    if sequence_dim is not None:
         return product_scatter(x, weight, bias, tp=tp, form=overlap, sequence_dim=sequence_dim)
-    return RowToTokens.apply(x, weight, bias, tokens_of_whole(x, tp, sequence_dim))
+    require_whole(False, overlap)
+    require_row(x, weight, bias, tp)
+    return Row.apply(*as_autocast(x, weight, bias), tp)
 
 
 class Row(Function):
@@ -68,30 +64,4 @@ class Row(Function):
         dx = input_gradient(dy, weight) if needs_dx else None  # [.., F/p]
         dweight = weight_gradient(dy, x) if needs_dweight else None  # [D, F/p]
         dbias = bias_gradient(dy) if needs_dbias else None
-        return dx, dweight, dbias, None
-
-
-class RowToTokens(Function):
-    """`row_linear` to this rank's tokens for autograd: a scatter-sum forward, a gather backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens) -> Tensor:
-        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        ctx.tokens = tokens
-        y = tokens.scatter_sum(product(x, weight)).wait()  # [B, T, D], partial -> [B, T_r, D]
-        return y if bias is None else y.add_(bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_dx, needs_dweight, needs_dbias, _ = ctx.needs_input_grad
-        gathering = dx = dweight = None
-        if needs_dx or needs_dweight:
-            gathering = ctx.tokens.gather(dy, async_op=True)
-        dbias = bias_gradient(dy) if needs_dbias else None  # partial: only this rank's tokens
-        if gathering is not None:
-            whole = gathering.wait()  # [B, T, D]
-            dx = input_gradient(whole, weight) if needs_dx else None  # [B, T, F/p]
-            dweight = weight_gradient(whole, x) if needs_dweight else None  # [D, F/p]
         return dx, dweight, dbias, None

@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tpcourse.overlap.tokens import Tokens
+from tpcourse.timeline import communication
 
 SLOTS = 2
 MOST_PIECES = 4
@@ -38,7 +39,8 @@ class Area:
 
         self.device = device
         self.slot_bytes = max(1, -(-slot_bytes // ROUND)) * ROUND
-        self.memory = symmetric.empty(SLOTS * self.slot_bytes, dtype=torch.uint8, device=device)
+        size = SLOTS * self.slot_bytes  # Trap: areas out of torch's pool would share one pad of signals
+        self.memory = symmetric._SymmetricMemory.empty_strided_p2p((size,), (1,), torch.uint8, device)
         self.handle = symmetric.rendezvous(self.memory, tp.group_name)
         self.stream = torch.cuda.Stream(device, priority=-1)  # its signals go before the blocks of a product
         self.turn, self.is_captured = 0, False
@@ -91,11 +93,15 @@ class Slot(NamedTuple):
         torch.cuda.current_stream(self.area.device).wait_stream(self.area.stream)
 
     def pull(self, theirs: Tensor, into: Tensor, rank: int, number: int) -> None:
-        """Copy a rank's block behind its signal, beside the current stream, which then waits for the copy."""
+        """Copy a rank's block behind its signal, beside the current stream."""
         with self.apart():
             self.wait(rank, number)
-            into.copy_(theirs)
-        self.join()
+            self.copy(theirs, into, f"pull from rank {rank}")
+
+    def copy(self, block: Tensor, into: Tensor, name: str) -> None:
+        """Copy between the memories of two ranks, on the current stream: communication in a timeline."""
+        with communication(name):
+            into.copy_(block)
 
     def put(self, rank: int, number: int) -> None:
         """Signal `number` to a rank, behind what the current stream was given."""

@@ -1,8 +1,8 @@
-"""The forms by their names: what gathers and multiplies, and what multiplies and scatters."""
+"""The forms by their names: how tokens arrive beside products, and how sums leave beside them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -10,12 +10,13 @@ from torch import Tensor
 
 from tpcourse.overlap import peer, popular, ring, serial
 from tpcourse.overlap.area import MOST_PIECES
+from tpcourse.overlap.parts import Part
 
 
 class Form(NamedTuple):
     """Two functions of one way to do it; see `serial` for what they take and give."""
 
-    gather: Callable[..., tuple[Tensor, Tensor | None]]
+    arriving: Callable[..., Iterator[Part]]
     scatter: Callable[..., Tensor]
 
 
@@ -28,10 +29,10 @@ class How(NamedTuple):
 
 
 FORMS: Mapping[str, Form] = MappingProxyType({
-    "serial": Form(serial.gather, serial.scatter),
-    "ring": Form(ring.gather, ring.scatter),
-    "peer": Form(peer.gather, peer.scatter),
-    "popular": Form(popular.gather, popular.scatter),
+    "serial": Form(serial.arriving, serial.scatter),
+    "ring": Form(ring.arriving, ring.scatter),
+    "peer": Form(peer.arriving, peer.scatter),
+    "popular": Form(popular.arriving, popular.scatter),
 })  # fmt: skip
 """Name -> form. `auto` is none: `choice` picks one of these for it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import cache, partial
 from typing import Any
 
 import torch.distributed as dist
@@ -13,7 +15,8 @@ from torch.autograd.function import once_differentiable
 from tpcourse.overlap.choice import chosen
 from tpcourse.overlap.forms import FORMS, How, require_how
 from tpcourse.overlap.inputs import as_autocast, require_column
-from tpcourse.overlap.products import bias_gradient, input_gradient, weight_gradient
+from tpcourse.overlap.parts import Part
+from tpcourse.overlap.products import added_weight_gradient, bias_gradient, write_product
 from tpcourse.overlap.tokens import Tokens, tokens_of_piece
 
 
@@ -37,11 +40,12 @@ def gather_product(
     nothing), or `auto`, which picks by the predicted times. `regather` keeps only the piece for backward.
     Shapes: x [B, T_r, D], weight [F/p, D], bias [F/p] -> [B, T, F/p]; tokens along `sequence_dim`, `num_tokens` = T
     where p does not divide it.
-    Traffic: (p-1)/p n bytes forward, n those of [B, T, D]: one all-gather, or p - 1 messages, or copies that no ledger
-    sees (`peer`). Backward one reduce-scatter, under the product for dW; with regather one all-gather more, under
-    the product for dx.
+    Traffic: (p-1)/p n bytes forward, n those of [B, T, D]; as many backward, for the sum of dx, under the product for
+    dW; and with regather as many again, under the product for dx. By form these are an all-gather and a
+    reduce-scatter; p - 1 messages and (p - 1) pieces (`ring`); or copies that no ledger sees (`peer`).
     Raises: ValueError if shapes do not fit, or the form is not to be had here.
     Trap: hidden communication is not free. It takes memory bandwidth from the product, and split products are slower.
+    In bfloat16 a dW of p parts is rounded p times.
     """
     require_how(form, pieces)
     if tp is None:
@@ -54,32 +58,42 @@ def gather_product(
 
 
 class GatherProduct(Function):
-    """`gather_product` for autograd: in backward nothing depends on the scatter-sum, so the product for dW hides it."""
+    """`gather_product` for autograd: in backward dW does not need the scatter-sum, and its product hides it."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, how: How) -> Tensor:
-        needs_whole = ctx.needs_input_grad[1] and not how.regather
-        y, whole = FORMS[how.form].gather(x, weight.T, bias, tokens, keep=needs_whole, pieces=how.pieces)
-        kept = x if how.regather else whole
-        ctx.save_for_backward(kept if ctx.needs_input_grad[1] else None, weight)
-        ctx.tokens, ctx.how = tokens, how
-        return y  # [B, T, F/p]
+        keeps_all = ctx.needs_input_grad[1] and not how.regather
+        y, kept = tokens.empty_block(x, weight.shape[0]), []
+        for part in FORMS[how.form].arriving(x, tokens, pieces=how.pieces):
+            if keeps_all:
+                kept.append(Part(part.at, part.kept()))
+            write_product(part.block, weight.T, y[part.at], bias)
+        blocks = [part.block for part in kept] or [x if ctx.needs_input_grad[1] else None]
+        ctx.save_for_backward(weight, *blocks)
+        ctx.tokens, ctx.how, ctx.places = tokens, how, [part.at for part in kept]
+        return tokens.unblock_all(y, x)  # [B, T, F/p]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        kept, weight = ctx.saved_tensors
+        weight, *blocks = ctx.saved_tensors
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
-        if not needs_dweight:  # no product to hide the scatter-sum under but its own
-            dx = FORMS[ctx.how.form].scatter(dy, weight, ctx.tokens, pieces=ctx.how.pieces) if needs_dx else None
-            return dx, None, bias_gradient(dy) if needs_dbias else None, None, None
-        gathering = ctx.tokens.gather(kept, async_op=True) if ctx.how.regather else None
-        scattering = None
+        form, tokens, pieces = FORMS[ctx.how.form], ctx.tokens, ctx.how.pieces
+        parts: Iterable[Part] = map(Part, ctx.places, blocks)
+        if needs_dweight and ctx.how.regather:
+            parts = form.arriving(blocks[0], tokens, pieces=pieces)  # under the product for dx
+        stays = cache(partial(weight_gradients, parts, tokens.block(dy), needs_dweight, needs_dbias))
+        dx, between = None, stays if needs_dweight else None  # while dx travels
         if needs_dx:
-            dx = input_gradient(dy, weight)  # [B, T, D], partial: only this rank's columns
-            scattering = ctx.tokens.scatter_sum(dx, async_op=True)
-        whole = kept if gathering is None else gathering.wait()
-        dweight = weight_gradient(dy, whole)  # [F/p, D], while dx travels
-        dbias = bias_gradient(dy) if needs_dbias else None
-        dx = None if scattering is None else scattering.wait()  # [B, T_r, D]
-        return dx, dweight, dbias, None, None
+            dx = form.scatter(dy, weight, tokens, pieces=pieces, between=between)  # [B, T_r, D]
+        return dx, *stays(), None, None
+
+
+def weight_gradients(
+    parts: Iterable[Part], dy: Tensor, needs_dweight: bool, needs_dbias: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """dW = dy^T x, part by part as these come, and db. Shapes: [b, R, D], dy [b, R, F/p] -> [F/p, D] and [F/p]."""
+    dweight = None
+    for part in parts if needs_dweight else ():
+        dweight = added_weight_gradient(dweight, dy[part.at], part.block)
+    return dweight, bias_gradient(dy) if needs_dbias else None

@@ -6,46 +6,52 @@ begins only behind its product, and for each all ranks send to one, so that a si
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
 import torch.distributed as dist
 from torch import Tensor
 
+from tpcourse.overlap.parts import Part, rows_of
 from tpcourse.overlap.products import write_product
-from tpcourse.overlap.ring import pass_on, room
+from tpcourse.overlap.ring import pass_on, rooms
 from tpcourse.overlap.tokens import Tokens
 
 
-def gather(
-    x: Tensor, matrix: Tensor, bias: Tensor | None, tokens: Tokens, *, keep: bool = True, pieces: int | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """As `ring.gather`, but each message is posted behind the product, and waited for before the next.
+def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Iterator[Part]:
+    """As `ring.arriving`, but each message is posted behind what is done with the part, and waited for at once.
 
-    Traffic: that of `ring.gather`.
+    Traffic: that of `ring.arriving`.
     """
-    rank, p, mine, sizes = tokens.rank, len(tokens.sizes), tokens.block(x), tokens.num_rows(x)
-    space = room(mine, sizes, rank)
-    held = space.held
-    y = mine.new_empty(len(mine), sum(sizes), matrix.shape[1])
-    outs = y.split(sizes, 1)  # views
-    for step in range(p):
-        now, coming = (rank - step) % p, (rank - step - 1) % p
-        write_product(held[now], matrix, outs[now], bias)
-        if step < p - 1:
-            for work in pass_on(held[now], held[coming], tokens):
-                work.wait()
-    return tokens.unblock_all(y, x), tokens.unblock_all(space.joined(), x) if keep else None
+    held = rooms(x, tokens)
+    for part, coming in pairwise(held):
+        yield part
+        for work in pass_on(part.block, coming.block, tokens):
+            work.wait()
+    yield held[-1]
 
 
-def scatter(x: Tensor, matrix: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Tensor:
-    """As `serial.scatter`, with one reduce for each rank's tokens.
+def scatter(
+    x: Tensor,
+    matrix: Tensor,
+    tokens: Tokens,
+    *,
+    pieces: int | None = None,
+    between: Callable[[], object] | None = None,
+) -> Tensor:
+    """As `serial.scatter`, with one reduce for each rank's tokens, all of them waited for before `between`.
 
     Traffic: p reduces; a rank sends (p-1)/p n bytes, as in a reduce-scatter, but not to all at once.
     """
-    inputs, sums, works = tokens.block(x).split(tokens.num_rows(x), 1), [], []
-    for owner, block in enumerate(inputs):
+    sizes, whole, sums, works = tokens.num_rows(x), tokens.block(x), [], []
+    for owner in range(len(sizes)):
+        block = whole[rows_of(owner, sizes, len(whole))]
         sums.append(x.new_empty(*block.shape[:2], matrix.shape[1]))
         write_product(block, matrix, sums[-1])
         to = dist.get_global_rank(tokens.tp, owner)
         works.append(dist.reduce(sums[-1], dst=to, group=tokens.tp, async_op=True))
     for work in works:
         work.wait()
+    if between is not None:
+        between()
     return tokens.unblock(sums[tokens.rank], x, tokens.sizes[tokens.rank])

@@ -1,6 +1,7 @@
 """The products of a linear layer, each one matrix product whatever dims stand before the last, and products of blocks.
 
-A block is [b, R, in]: R rows of each of b sequences, a view of a larger array. Its product is written where it belongs.
+A block is [b, R, in]: R rows of each of b sequences, maybe a view of a larger array. Its product is written where it
+belongs.
 """
 
 from __future__ import annotations
@@ -36,28 +37,37 @@ def bias_gradient(dy: Tensor) -> Tensor:
 
 
 def write_product(block: Tensor, matrix: Tensor, out: Tensor, bias: Tensor | None = None) -> None:
-    """out = block M + b. Shapes: [b, R, in], [in, out], [b, R, out], [out]; out may be a view with gaps."""
-    if len(block) != 1:
+    """out = block M + b. Shapes: [b, R, in], [in, out], [b, R, out], [out]; block and out may be views with gaps."""
+    if not _is_matrix(block, out):
         torch.bmm(block, matrix.expand(len(block), -1, -1), out=out)
         if bias is not None:
             out += bias
     elif bias is None:
-        torch.mm(block[0], matrix, out=out[0])
+        torch.mm(rows(block), matrix, out=rows(out))
     else:
-        torch.addmm(bias, block[0], matrix, out=out[0])
+        torch.addmm(bias, rows(block), matrix, out=rows(out))
 
 
 def add_product(block: Tensor, matrix: Tensor, into: Tensor) -> None:
     """into += block M: the sum is made where the product ends, in its epilogue, and costs no pass of its own."""
-    if len(block) == 1:
-        into[0].addmm_(block[0], matrix)
+    if _is_matrix(block, into):
+        rows(into).addmm_(rows(block), matrix)
     else:
         into.baddbmm_(block, matrix.expand(len(block), -1, -1))
 
 
-def cut(block: Tensor, num_parts: int) -> tuple[Tensor, ...]:
-    """Views of about equal size, some of them empty where there is less to cut: along b, or along R where b is 1.
+def added_weight_gradient(dweight: Tensor | None, dy: Tensor, block: Tensor) -> Tensor:
+    """dW + dy^T x for some rows of x, in the product's epilogue; dW = None is 0.
 
-    Parts of a contiguous block are contiguous.
+    Shapes: [out, in], [b, R, out], [b, R, in] -> [out, in]. In bfloat16 dW is rounded once for each part.
     """
-    return block.tensor_split(num_parts, 0 if len(block) > 1 else 1)
+    pairs = [(rows(dy), rows(block))] if _is_matrix(dy, block) else zip(dy, block, strict=True)
+    for dy_rows, x_rows in pairs:  # [R, out], [R, in]
+        dweight = dy_rows.T @ x_rows if dweight is None else dweight.addmm_(dy_rows.T, x_rows)
+    assert dweight is not None, "a block without sequences is a matrix"
+    return dweight
+
+
+def _is_matrix(*blocks: Tensor) -> bool:
+    """Whether the rows of all sequences lie one behind the other, so that one product serves them all."""
+    return all(block.is_contiguous() for block in blocks)

@@ -13,7 +13,7 @@ from torch.autograd.function import once_differentiable
 from tpcourse.overlap.choice import chosen
 from tpcourse.overlap.forms import FORMS, How, require_how
 from tpcourse.overlap.inputs import as_autocast, require_row
-from tpcourse.overlap.products import bias_gradient, weight_gradient
+from tpcourse.overlap.products import added_weight_gradient, bias_gradient, write_product
 from tpcourse.overlap.tokens import Tokens, tokens_of_whole
 
 
@@ -50,7 +50,7 @@ def product_scatter(
 
 
 class ProductScatter(Function):
-    """`product_scatter` for autograd: the gather of dy is hidden under the product for dx, its own."""
+    """`product_scatter` for autograd: the gather of dy is hidden under both of its products."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, how: How) -> Tensor:
@@ -64,13 +64,15 @@ class ProductScatter(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         x, weight = ctx.saved_tensors
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
-        whole = dx = dweight = None
-        if needs_dx:
-            gather = FORMS[ctx.how.form].gather
-            dx, whole = gather(dy, weight, None, ctx.tokens, keep=needs_dweight, pieces=ctx.how.pieces)  # [B, T, F/p]
-        elif needs_dweight:
-            whole = ctx.tokens.gather(dy).wait()  # [B, T, D]
-        if needs_dweight:
-            dweight = weight_gradient(whole, x)  # [D, F/p]
+        tokens, how, dx, dweight = ctx.tokens, ctx.how, None, None
+        needs_all = needs_dx or needs_dweight
+        parts = FORMS[how.form].arriving(dy, tokens, pieces=how.pieces) if needs_all else iter(())
         dbias = bias_gradient(dy) if needs_dbias else None  # partial: only this rank's tokens
-        return dx, dweight, dbias, None, None
+        if needs_dx:
+            dx = tokens.empty_block(dy, weight.shape[1])  # [b, R, F/p]
+        for part in parts:
+            if dx is not None:
+                write_product(part.block, weight, dx[part.at])
+            if needs_dweight:
+                dweight = added_weight_gradient(dweight, part.block, tokens.block(x)[part.at])  # [D, F/p]
+        return None if dx is None else tokens.unblock_all(dx, dy), dweight, dbias, None, None

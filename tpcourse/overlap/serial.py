@@ -2,26 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
 from torch import Tensor
 
+from tpcourse.overlap.parts import Part, everything
 from tpcourse.overlap.products import product
-from tpcourse.overlap.tokens import Tokens
+from tpcourse.overlap.tokens import Moving, Tokens
 
 
-def gather(
-    x: Tensor, matrix: Tensor, bias: Tensor | None, tokens: Tokens, *, keep: bool = True, pieces: int | None = None
-) -> tuple[Tensor, Tensor]:
-    """The product of all ranks' tokens, and these: [.., T_r, D], [D, N] -> [.., T, N] and [.., T, D].
+def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Iterator[Part]:
+    """All ranks' tokens, in one part: [.., T_r, D] -> [b, R, D].
 
-    Traffic: one all-gather, (p-1)/p n bytes.
+    Traffic: one all-gather, (p-1)/p n bytes; it begins at once, and the part comes with its last byte.
     """
-    whole = tokens.gather(x).wait()  # all wait for the last byte
-    return product(whole, matrix.T, bias), whole
+    return _whole(tokens.gather(x, async_op=True), tokens)
 
 
-def scatter(x: Tensor, matrix: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Tensor:
+def _whole(moving: Moving, tokens: Tokens) -> Iterator[Part]:
+    block = tokens.block(moving.wait())
+    yield Part(everything(block), block)
+
+
+def scatter(
+    x: Tensor,
+    matrix: Tensor,
+    tokens: Tokens,
+    *,
+    pieces: int | None = None,
+    between: Callable[[], object] | None = None,
+) -> Tensor:
     """This rank's tokens of the sum of all ranks' products: [.., T, K], [K, D] -> [.., T_r, D].
 
+    No byte leaves before the last row is there; `between`, work that does not need the sum, hides it.
     Traffic: one reduce-scatter, (p-1)/p n bytes.
     """
-    return tokens.scatter_sum(product(x, matrix.T)).wait()  # no byte leaves before the last row is there
+    moving = tokens.scatter_sum(product(x, matrix.T), async_op=True)
+    if between is not None:
+        between()
+    return moving.wait()

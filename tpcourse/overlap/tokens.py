@@ -66,6 +66,10 @@ class Tokens(NamedTuple):
         """R of each rank's block."""
         return [size * math.prod(x.shape[self.dim + 1 : -1]) for size in self.sizes]
 
+    def empty_block(self, piece: Tensor, width: int) -> Tensor:
+        """Room for all ranks' tokens, [b, R, N], where piece is [.., T_r, .., D]."""
+        return piece.new_empty(math.prod(piece.shape[: self.dim]), sum(self.num_rows(piece)), width)
+
     def unblock(self, block: Tensor, x: Tensor, num_tokens: int) -> Tensor:
         """[b, R, N] as [.., t, .., N], with the other dims of x."""
         return block.view(*x.shape[: self.dim], num_tokens, *x.shape[self.dim + 1 : -1], block.shape[-1])

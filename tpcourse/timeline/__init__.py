@@ -20,12 +20,13 @@ if TYPE_CHECKING:
     from tpcourse.timeline.span import covered as covered
     from tpcourse.timeline.span import from_ledger as from_ledger
     from tpcourse.timeline.span import hidden as hidden
+    from tpcourse.timeline.span import joined as joined
     from tpcourse.timeline.span import spans_of as spans_of
 
 _HOME = {
     "LANES": "span", "Span": "span", "communication": "kernels", "covered": "span", "from_ledger": "span",
-    "from_profiler": "kernels", "hidden": "span", "record": "recorder", "spans_of": "span", "trace": "chrome",
-    "write_trace": "chrome",
+    "from_profiler": "kernels", "hidden": "span", "joined": "span", "record": "recorder", "spans_of": "span",
+    "trace": "chrome", "write_trace": "chrome",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

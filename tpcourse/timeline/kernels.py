@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 from tpcourse.timeline.span import COMMUNICATION, COMPUTE, Span
@@ -36,11 +37,15 @@ class Kernel(NamedTuple):
     is_range: bool = False
 
 
-def communication(name: str) -> Any:
-    """A range of the program, as `with communication("pull piece 1"):`. Kernels that it starts are communication."""
+def communication(name: str) -> AbstractContextManager[object]:
+    """A range of the program, as `with communication("pull piece 1"):`. Kernels that it starts are communication.
+
+    It costs nothing unless somebody profiles.
+    """
     import torch
 
-    return torch.profiler.record_function(RANGE + name)
+    is_seen = torch.autograd._profiler_enabled()
+    return torch.profiler.record_function(RANGE + name) if is_seen else nullcontext()
 
 
 def from_profiler(events: Iterable[Any], rank: int, origin_ns: int = 0) -> list[Span]:

@@ -103,6 +103,16 @@ def covered(rows: Spans) -> dict[int, float]:
     return shares
 
 
+def joined(rows: Spans, gap_s: float) -> list[Span]:
+    """The same with fewer spans: those of a rank's computing that follow each other within `gap_s` are one."""
+    spans = spans_of(rows)
+    found = [span for span in spans if span.lane == COMMUNICATION]
+    for rank in sorted({span.rank for span in spans}):
+        busy = union((s.begin_s, s.end_s + gap_s) for s in spans if s.rank == rank and s.lane == COMPUTE)
+        found += [Span(rank, COMPUTE, COMPUTE, begin, end - gap_s) for begin, end in busy]
+    return found
+
+
 def union(stretches: Iterable[Stretch]) -> list[Stretch]:
     """The same time in stretches that neither touch nor overlap."""
     found: list[Stretch] = []

@@ -23,7 +23,11 @@ from tpcourse.linear import column_linear, row_linear
 from tpcourse.ranks.timing import device_here
 
 Call = Callable[[], Any]
-FORMS = ("serial", "ring", "peer", "auto")
+OURS: dict[str, dict[str, Any]] = {
+    **{form: {"overlap": form} for form in ("serial", "ring", "peer", "auto")},
+    "peer, gather again": {"overlap": "peer", "regather": True},
+}
+"""Variant -> options of `column_linear`; `row_linear` takes the same overlap."""
 ALONE, ONE_BY_ONE, EAGER, COMPILED = "products", "one after the other", "parallelize_module", "compiled async TP"
 TORCHS = (EAGER, COMPILED)
 TOKENS = 1  # the dim of [B, T, D]
@@ -64,7 +68,7 @@ def progress_here(text: str) -> None:
 def _measured(kind: str, size: Any, calls: dict[str, Call], repeats: int, with_graphs: bool) -> dict[str, Any]:
     calls, skipped = works(calls)
     right = calls[ONE_BY_ONE]()
-    same = [ONE_BY_ONE, *(form for form in FORMS if form in calls)]  # torch's has weights of its own
+    same = [ONE_BY_ONE, *(name for name in OURS if name in calls)]  # torch's has weights of its own
     graphs, uncaptured = captured({k: v for k, v in calls.items() if k != COMPILED}) if with_graphs else ({}, {})
     problem = {
         "kind": kind,
@@ -88,7 +92,7 @@ def variants(size: Any) -> dict[str, tuple[Call, Call]]:
     """Name -> (forward, which returns y; forward and backward, which returns the gradient of x)."""
     n = _numbers(size)
     weights = [n.up, n.down]
-    ours = {form: _pair(partial(_ours, n, form), n.piece, n.dpiece, weights) for form in FORMS}
+    ours = {name: _pair(partial(_ours, n, how), n.piece, n.dpiece, weights) for name, how in OURS.items()}
     split = tensor_times._torchs(tensor_times.PlainMLP(size), TOKENS)
     theirs = list(split.parameters())
     return {
@@ -131,9 +135,10 @@ def waited(y: Tensor) -> Tensor:
     return y
 
 
-def _ours(n: Numbers, form: str, x: Tensor) -> Tensor:
-    how: dict[str, Any] = {"tp": dist.group.WORLD, "sequence_dim": TOKENS, "overlap": form}
-    return row_linear(F.gelu(column_linear(x, n.up, **how)), n.down, **how)
+def _ours(n: Numbers, how: dict[str, Any], x: Tensor) -> Tensor:
+    where: dict[str, Any] = {"tp": dist.group.WORLD, "sequence_dim": TOKENS}
+    hidden = F.gelu(column_linear(x, n.up, **where, **how))
+    return row_linear(hidden, n.down, **where, overlap=how["overlap"])
 
 
 def _one_by_one(n: Numbers, x: Tensor) -> Tensor:

@@ -22,6 +22,17 @@ from tpcourse.wire.torch_calls import all_gather_single, reduce_scatter_single
 Call = Callable[[], Any]
 GATHER, SCATTER = "gather_product", "product_scatter"
 FORMS = ("serial", "ring", "peer", "auto", "popular")
+TRIES: Mapping[str, Mapping[str, dict[str, Any]]] = {
+    GATHER: {
+        "peer, 2 pieces": {"form": "peer", "pieces": 2},
+        "peer, gather again": {"form": "peer", "regather": True},  # keeps nothing, and copies nothing twice
+    },
+    SCATTER: {
+        "peer, 1 piece": {"form": "peer", "pieces": 1},
+        "peer, 4 pieces": {"form": "peer", "pieces": 4},
+    },
+}
+"""The same with options: kind -> variant -> options."""
 PRODUCTS = ("product", "product, [K, N]")
 """The unsplit product alone, with the weight as it is and laid out for it: the faster one is T_gemm."""
 PLAIN, FUSED = "NCCL + cuBLAS", "torch's fused"
@@ -70,10 +81,10 @@ class Problem:
         self.matrix = self.weight.detach().t()  # [K, N], a view
         self.whole = draw(shape.M, shape.K) if kind == GATHER else self.x
 
-    def ours(self, form: str) -> Tensor:
+    def ours(self, **options: Any) -> Tensor:
         """A form of `tpcourse.overlap`."""
         operation = gather_product if self.kind == GATHER else product_scatter
-        return operation(self.x, self.weight, tp=self.group, form=form, sequence_dim=0).detach()
+        return operation(self.x, self.weight, tp=self.group, sequence_dim=0, **options).detach()
 
     def plain(self) -> Tensor:
         """One after the other, as one would write it."""
@@ -100,7 +111,8 @@ class Problem:
             PRODUCTS[1]: partial(torch.mm, self.whole, laid_out),
             PLAIN: self.plain,
             FUSED: self.fused,
-            **{form: partial(self.ours, form) for form in FORMS},
+            **{form: partial(self.ours, form=form) for form in FORMS},
+            **{name: partial(self.ours, **options) for name, options in TRIES[self.kind].items()},
         }
 
 
