@@ -15,8 +15,6 @@ def ring_product_scatter(x, weight, tp):
     ready = linear(pieces[(r - 1) % p], weight)
     for step in range(1, p):
         part = linear(pieces[(r - 1 - step) % p], weight)
-        if step == 1 and p > 2:
-            early = linear(pieces[(r - 3) % p], weight)
         coming = torch.empty_like(part)
         for work in pass_on(ready, coming, tp):
             work.wait()

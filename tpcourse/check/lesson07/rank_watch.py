@@ -17,7 +17,7 @@ from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson07.common import OWN
 from tpcourse.check.lesson07.rank_names import named_storages
-from tpcourse.check.waits import noting_waits
+from tpcourse.ledger.waits import noting_waits
 from tpcourse.memory import Peak
 from tpcourse.memory.storages import key_of, storages_of
 from tpcourse.memory.watching import Watcher

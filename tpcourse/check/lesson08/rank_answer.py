@@ -34,10 +34,7 @@ class Large(NamedTuple):
 def run(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, large: Callable[[Any], Large]) -> Any:
     """What the answer returns; the outcome's facts are those of `Trace`, and on a GPU `times`."""
     outcome.borrowed = borrowed_kernel(answer, OWN)
-    trace = Trace(outcome)
-    with trace.following(), trace:
-        result = answer(*given.values(), *groups)
-    trace.finish()
+    result = Trace(outcome).run(lambda: answer(*given.values(), *groups))
     if outcome.device == "cuda" and not outcome.facts["races"]:
         outcome.facts["times"] = times(answer, groups[0], large(groups[0]))
     return result

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from tpcourse import ledger
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson08.trace import EARLY, OVERWRITTEN, Moment
-from tpcourse.check.waits import noting_waits
+from tpcourse.ledger.waits import following
 
 PRODUCTS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "addbmm": 1, "mv": 0, "addmv": 1, "dot": 0}
 """Operation -> which argument is its first factor."""
@@ -33,7 +31,7 @@ class Busy(NamedTuple):
 
 
 class Trace(TorchDispatchMode):
-    """`with trace.following(), trace:` around an answer; then `finish()` fills in the outcome's facts.
+    """`run(answer)` under the trace fills in the outcome's facts: `moments`, `races` and `unwaited`.
 
     What an answer forgot to wait for is noted once, and then waited for, so that its values do not depend on who is
     faster.
@@ -44,7 +42,7 @@ class Trace(TorchDispatchMode):
         self.outcome, self.log = outcome, outcome.log
         self.moments: list[Moment] = []
         self.races: list[str] = []
-        self.works: list[tuple[Any, list[Any]]] = []  # held, so that a work's identity stays its own
+        self.works: list[tuple[Any, list[Any]]] = []
         self.waited: set[int] = set()
         self.waited_here: list[Any] = []  # works, by this trace
         self.busy: dict[int, Busy] = {}  # of calls under way, by the identity of their event
@@ -107,40 +105,23 @@ class Trace(TorchDispatchMode):
     def _is_waited(self, event: Any) -> bool:
         return not event.is_async or id(event) in self.waited or event.wait_begin_s is not None
 
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        """Follow works from the call that they belong to until they are waited for."""
-        pending = ledger._recorder().pending
-        before = pending.add
-
-        def add(handle: Any) -> None:
-            self.works.append((handle.work, [call.event for call in handle.calls]))
-            before(handle)
-
-        pending.add = add
-        try:
-            with noting_waits(self._note_wait):
-                yield
-        finally:
-            if pending.add is add:  # else a later check replaced it, after this one was left behind
-                pending.add = before
-
-    def _note_wait(self, work: Any) -> bool:
-        for other, events in self.works:
-            if other is work:
-                self.waited.update(map(id, events))
-                for event in events:
-                    self.busy.pop(id(event), None)
+    def waited_for(self, work: Any, events: list[Any]) -> bool:
+        """A wait for a work begins; True if this trace has waited already."""
+        self.waited.update(map(id, events))
+        for event in events:
+            self.busy.pop(id(event), None)
         return any(work is other for other in self.waited_here)
 
-    def finish(self) -> None:
-        """Facts: `moments`, `races`, and the operations that nobody waited for, which is done now."""
-        late = [event for event in self.log._events if not self._is_waited(event)]
-        self.outcome.facts.update(moments=self.moments, races=self.races, unwaited=[event.op for event in late])
-        for event in late:
-            self._wait_for(event)
-        self.works.clear()
-        self.waited_here.clear()
+    def run(self, answer: Callable[[], Any]) -> Any:
+        """What the answer returns. `unwaited` are operations that nobody waited for; that is done now."""
+        with following(self.waited_for) as self.works:
+            with self:
+                result = answer()
+            late = [event for event in self.log._events if not self._is_waited(event)]
+            self.outcome.facts.update(moments=self.moments, races=self.races, unwaited=[event.op for event in late])
+            for event in late:
+                self._wait_for(event)
+        return result
 
 
 def _sizes(a: Tensor, b: Tensor) -> tuple[int, int, int]:

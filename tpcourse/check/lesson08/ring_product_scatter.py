@@ -45,19 +45,18 @@ def budget(case: Case, inputs: Inputs) -> Budget:
 def _order(evidence: Evidence) -> Fault | None:
     T, K, D = evidence.case.sizes.values()
     for rank in range(evidence.p):
-        for piece, moment in numbered(evidence, rank, T // evidence.p * K * D):
+        found = numbered(evidence, rank, T // evidence.p * K * D)
+        if found and not found[-1][1].waited("send"):
+            return Fault("serial", f"on rank {rank} the last product begins, and nothing has been sent yet")
+        for piece, moment in found:
             if piece and (fault := _step(rank, piece, moment)):
                 return fault
-        if len(numbered(evidence, rank, T // evidence.p * K * D)) == 1:
-            return Fault("serial", f"rank {rank} makes one product, of all tokens, before its first message")
     return None
 
 
 def _step(rank: int, piece: int, moment: Moment) -> Fault | None:
     """When product `piece` begins, the sum before it has left, and what comes has not been waited for."""
     what = f"on rank {rank} product {piece} begins"
-    if not moment.waited("send"):
-        return Fault("serial", f"{what}, and nothing has been sent yet")
     if len(moment.waited("send")) < piece:
         return Fault("behind", f"{what} before the sum of the last one is sent on")
     if moment.waited("recv")[piece - 1]:
