@@ -11,6 +11,7 @@ from tpcourse.draw.palette import plot_axes, styled
 from tpcourse.timeline.span import spans_of
 
 Timeline = tuple[Iterable[Any], float | None]
+GAP = 0.03  # between two products in a row
 ORDER_TITLE = "products (solid), and calls (hatched) from where they begin to where they are waited for"
 
 
@@ -20,7 +21,8 @@ def order(rows: Iterable[Any], ax: Axes | None = None) -> Axes:
 
     There is no clock in it, so it is the same on every machine. Raises: ValueError for no span.
     """
-    ax = timeline(rows, ax)
+    spans = [s._replace(begin_s=s.begin_s + GAP, end_s=s.end_s - GAP) for s in spans_of(rows)]
+    ax = timeline(spans, ax)
     ax.set_title(ORDER_TITLE)
     ax.set_xlabel("the order of the program")
     ax.set_xticks([])

@@ -14,8 +14,8 @@ from tpcourse.timeline.span import COMMUNICATION, COMPUTE, Span
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm", "addbmm", "mv", "addmv")
 
 
-def order(call: Callable[[], object]) -> list[Span]:
-    """This rank's spans of one call; a product takes 1, a wait that no product has shortened takes 1, all else 0.
+def order(call: Callable[..., object], *args: Any, **options: Any) -> list[Span]:
+    """This rank's spans of call(*args, **options): a product takes 1, a wait 1 if no product ran meanwhile, all else 0.
 
     A call lasts from where the program begins it to where it waits for it. `tpcourse.draw.order` draws what the ranks
     found. Trap: this is the order in which things are begun, not a time: what is under a product here *may* be hidden.
@@ -26,7 +26,7 @@ def order(call: Callable[[], object]) -> list[Span]:
     with ledger() as log, following(seen.waited, any_thread=True):
         seen.events = log._events  # not `events`, which asks which calls have ended
         with seen:
-            call()
+            call(*args, **options)
     return seen.finished()
 
 
