@@ -32,7 +32,7 @@ from torch.nn import functional as F
 from tpcourse.linear import column_linear, row_linear
 from tpcourse.timeline.order import order
 
-B, T, D, N = 1, 24 * world_size, 32, 48                                 # T tokens of all ranks, N of a rank's columns
+B, T, D, N = 1, 24 * world_size, 32, 48     # T of all ranks, N columns of a rank
 
 
 def mlp(x, up, down, overlap):
@@ -41,7 +41,7 @@ def mlp(x, up, down, overlap):
 
 
 def leaves(T=T, D=D, N=N):
-    shapes = (B, T // world_size, D), (N, D), (D, N)                    # x, up, down: this rank's
+    shapes = (B, T // world_size, D), (N, D), (D, N)    # this rank's x, up, down
     return [torch.randn(shape, device=device, requires_grad=True) for shape in shapes]
 
 
@@ -74,8 +74,8 @@ draw.order(ranks["backward"])
 # | gather $x$ again | | $dW$ of the columns | $dx = dy\,W$ |
 # | scatter-sum of $dx$ | $dx$ | what follows | $dW = dy^\top x$ |
 #
-# So two of five can be hidden by order alone: begin the call, multiply, then wait. That is why the course's layers always did it; lesson 05
-# never mentioned it. For the other three the product itself has to be taken apart.
+# So two of five can be hidden by order alone: begin the call, multiply, then wait. The course's layers have done that since lesson 05. For
+# the other three the product itself has to be taken apart.
 #
 # `covered` is the share of communication with a product above it:
 
@@ -104,15 +104,21 @@ my_guess = ...
 # %%
 from tpcourse.timeline import Span, hidden
 
-apart = [Span(0, "communication", "gather", 0, 0.001), Span(0, "compute", "product", 0.001, 0.003)]
-together = [Span(0, "communication", "gather", 0, 0.0032), Span(0, "compute", "product", 0, 0.0032)]
+
+def spans(*times):
+    lanes = ("compute", "product"), ("communication", "gather")
+    return [Span(0, *lane, *pair) for lane, pair in zip(lanes, times)]
+
+
+apart = spans((0.001, 0.003), (0, 0.001))
+together = spans((0, 0.0032), (0, 0.0032))
 E = round(hidden(3.2, 2, 3), 9)
 draw.timelines({"one after the other": (apart, 0.0), "together": (together, E)})
 
 # %% [markdown]
 # All of it is covered, and less than nothing is hidden: the step got slower. They ran at the same time, and took from each other what both
 # need. On a GPU that is memory bandwidth, and the multiprocessors that NCCL's kernels occupy; on a CPU, the cores. A timeline shows who was
-# busy, and being busy is not progress.
+# busy, and to be busy is not to get on.
 #
 # So we count with the clock. $T_\text{product}$ is the product alone, unsplit; $T_\text{serial}$ has the communication before or behind it:
 #
@@ -126,8 +132,9 @@ draw.timelines({"one after the other": (apart, 0.0), "together": (together, E)})
 from tpcourse.ranks.timing import median_seconds
 from tpcourse.wire.torch_calls import all_gather_single
 
-size = 8192 if device.type == "cuda" else 384
-piece, a, b = (torch.randn(size, size, device=device) for _ in range(3))
+on_gpu = device.type == "cuda"
+size, kind = (8192, torch.bfloat16) if on_gpu else (384, torch.float32)
+piece, a, b = (torch.randn(size, size, dtype=kind, device=device) for _ in range(3))
 whole = piece.new_empty(world_size * size, size)
 
 
@@ -143,11 +150,12 @@ def overlapped():
     return c
 
 
-took = median_seconds({"product": lambda: a @ b, "serial": serial, "overlapped": overlapped})
+ways = {"product": lambda: a @ b, "serial": serial, "overlapped": overlapped}
+took = median_seconds(ways)
 under = order(overlapped)
 
 # %% [markdown]
-# E on this machine, once more `None` if the product alone was not faster:
+# E on this machine; `None` if the product alone was not faster:
 
 # %% tags=["nbval-ignore-output"]
 took = ranks["took"][0]
@@ -181,7 +189,8 @@ def pass_on(outgoing, incoming):
     """Begin to send to the right and to receive from the left."""
     right, left = ((rank + way) % world_size for way in (1, -1))
     sending = dist.P2POp(dist.isend, outgoing, right, world)
-    return dist.batch_isend_irecv([sending, dist.P2POp(dist.irecv, incoming, left, world)])
+    receiving = dist.P2POp(dist.irecv, incoming, left, world)
+    return dist.batch_isend_irecv([sending, receiving])
 
 
 def circulating(x, weight):
@@ -242,8 +251,8 @@ draw.order([one["ring"] for one in ranks["gathers"]])
 #
 # $$\frac{r}{p-1} \le \frac1p, \qquad\text{and else}\qquad E \le \frac{p-1}{p\,r}$$
 #
-# Two things the ring has to keep in mind. A buffer in flight is read-only: a third party reads it, and it is safe to write when the *send* was
-# waited for, not when the next receive was. And on two ranks right and left are the same, so a ring turned the wrong way is right there,
+# Two things the ring has to keep in mind. A buffer in flight is read-only, for another rank is reading it. It is safe to write when its *send* was
+# waited for; that a receive has ended says nothing of it. And on two ranks right and left are the same, so a ring turned the wrong way is right there,
 # and wrong on four.
 #
 # On GPUs that reach each other's memory there is a better carrier. `peer` has every rank *write* its tokens into the others' memory with the
@@ -260,14 +269,19 @@ show_source(peer.arriving)
 
 # %% tags=["nbval-ignore-output"]
 names = ("serial", "popular", "ring", "peer")
-draw.timelines({name: draw.recorded_spans("gather_product", name) for name in names}, "gather + product")
+recorded = {name: draw.recorded_spans("gather_product", name) for name in names}
+draw.timelines(recorded, "gather + product")
 
 # %% [markdown]
 # The check counts what is covered in each form:
 
 # %% tags=["check"]
-shares = {form: {min(covered([one[form]]).values()) for one in ranks["gathers"]} for form in ranks["gathers"][0]}
-assert shares == {"serial": {0.0}, "popular": {0.0}, "ring": {1.0}}
+def shares(found):
+    """Of each form: the shares that are covered on the ranks."""
+    return {form: {round(min(covered(one[form]).values()), 9) for one in found} for form in found[0]}
+
+
+assert shares(ranks["gathers"]) == {"serial": {0.0}, "popular": {0.0}, "ring": {1.0}}
 assert set(covered(ranks["seen"]).values()) == {0.0}
 
 # %% [markdown]
@@ -283,7 +297,7 @@ my_guess = ...
 # %%px
 from tpcourse.overlap import product_scatter
 
-h = torch.randn(B, T, N, device=device)                                 # [B, T, F/p]
+h = torch.randn(B, T, N, device=device)     # [B, T, F/p]
 scatters = {form: order(product_scatter, h, down, tp=world, form=form) for form in forms}
 one_piece = order(product_scatter, h, down, tp=world, form="ring", pieces=1)
 
@@ -332,14 +346,16 @@ reduces = [event.bytes_sent for event in log.events]
 # Twice as long on two ranks, and $p$ starts in place of one. Order is necessary, and not enough. Only the clock tells:
 
 # %% tags=["nbval-ignore-output"]
-draw.timelines({name: draw.recorded_spans("product_scatter", name) for name in names}, "product + scatter")
+recorded = {name: draw.recorded_spans("product_scatter", name) for name in names}
+draw.timelines(recorded, "product + scatter")
 
 # %% [markdown]
 # Covered, by order: nothing, all, and all but the last.
 
 # %% tags=["check"]
-shares = {form: {round(min(covered([one[form]]).values()), 9) for one in ranks["scatters"]} for form in names[:3]}
-assert shares["serial"] == {0.0} and shares["ring"] == {1.0} and 0 < min(shares["popular"]) < 1
+found = shares(ranks["scatters"])
+assert found["serial"] == {0.0} and found["ring"] == {1.0}
+assert 0 < min(found["popular"]) < 1
 assert set(covered(ranks["one_piece"]).values()) == {0.0}
 
 # %% [markdown]
@@ -386,8 +402,8 @@ draw.order(ranks["prefetched"])
 
 # %% [markdown]
 # The rule of section 1 once more. A gradient leaves under the backward of the layers before it, and a layer's weights come under the layer
-# before. What has nothing beside it is exposed on any machine: the last bucket, behind which no product is left, and the first gather of
-# forward, before which there was none. So a first bucket should be small, and the largest layer should not be the last to finish.
+# before. What has nothing beside it is exposed on any machine: the last bucket, behind which no product is left, and the first gather each
+# way, before which there was none. So the last bucket should be small: it has the first layers, such as a large embedding.
 #
 # What is exposed in time, on two GPUs, if a run was recorded:
 
@@ -417,10 +433,11 @@ def one_device_mlp(x, up, bias, down):
     return linear(gelu(linear(x, up, bias)), down)
 
 
-make = {"x": check.split(2, 12, 5, dim=1), "up": check.split(24, 5, dim=0), "bias": check.split(24, dim=0)}
-make["down"] = check.split(5, 24, dim=1)
-names_compared = ["y", "dx", "dup", "dbias", "ddown"]
-check.same(ranks, "ring_mlp", one_device_mlp, names_compared, make=make, result=check.split(dim=1))
+tokens = check.split(2, 12, 5, dim=1)
+weights = {"up": check.split(24, 5, dim=0), "bias": check.split(24, dim=0), "down": check.split(5, 24, dim=1)}
+compared = ["y", "dx", "dup", "dbias", "ddown"]
+how = {"make": {"x": tokens, **weights}, "result": check.split(dim=1)}
+check.same(ranks, "ring_mlp", one_device_mlp, compared, **how)
 
 # %% [markdown]
 # ## 6. How much, and where it loses
@@ -467,20 +484,22 @@ draw.overlap_times(*draw.recorded_overlap("gather_product"))
 
 # %%
 # %%px
-sizes = {"small": (256, 64, 64), "large": (2048, 512, 512)}
-if device.type == "cuda":
+sizes = {"small": (256, 64, 64), "large": (2048, 512, 512)}     # [T, D] by [D, N]
+if on_gpu:
     sizes = {"small": (512, 512, 512), "large": (8192, 8192, 14336)}
 
 
 def timed(form, tokens, width, columns):
-    part, weight = torch.randn(tokens // world_size, width, device=device), torch.randn(columns, width, device=device)
-    whole = torch.randn(tokens, width, device=device)
+    whole = torch.randn(tokens, width, dtype=kind, device=device)
+    part = whole[: tokens // world_size].clone()
+    weight = torch.randn(columns, width, dtype=kind, device=device)
     if form == "product":
         return lambda: F.linear(whole, weight)
     return lambda: gather_product(part, weight, tp=world, form=form, sequence_dim=0)
 
 
-calls = {(size, form): timed(form, *sizes[size]) for size in sizes for form in ("product", *forms)}
+ways = ("product", *forms, "auto")
+calls = {(size, form): timed(form, *sizes[size]) for size in sizes for form in ways}
 took = median_seconds(calls, repeats=10)
 
 # %% [markdown]
@@ -489,8 +508,10 @@ took = median_seconds(calls, repeats=10)
 # %% tags=["nbval-ignore-output"]
 took = ranks["took"][0]
 for size in ("small", "large"):
-    E = {form: hidden(took[size, form], took[size, "product"], took[size, "serial"]) for form in ("popular", "ring")}
-    print(size, {form: None if share is None else round(share, 2) for form, share in E.items()})
+    product_s, serial_s = took[size, "product"], took[size, "serial"]
+    for form in ("popular", "ring", "auto"):
+        share = hidden(took[size, form], product_s, serial_s)
+        print(size, form, "nothing to hide" if share is None else f"{share:.2f}")
 
 # %% [markdown]
 # **Verdict.** As a number it says nothing: E goes from below 0 to near 1, by width, by size, by link, and by how it is written. Where it is near 1,
@@ -520,6 +541,12 @@ assert set(covered(ranks["chosen"]).values()) == {0.0}
 
 # %% [markdown]
 # ## 7. A timeline of your own run
+# **In which part of a step, forward or backward, will your ranks wait the longest?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
 # `record` runs in each rank: on a GPU it takes the kernels of torch's profiler apart into computing and communicating, elsewhere it takes the
 # ledger's calls, and what lies between them as computing.
 
@@ -534,9 +561,8 @@ spans = timeline.record(lambda: mlp(x, up, down, "ring").sum().backward())
 draw.timeline(ranks["spans"])
 
 # %% [markdown]
-# **Where does a rank wait with nothing to do? Find the longest such place, and say which message it waits for.**
-#
-# The picture is coarse. The same spans as a file open in the browser, at `ui.perfetto.dev`, where you can zoom in to a microsecond; the file
+# Look for the longest place where a rank has a message and no product, and say which message that is. For more than a look the picture is too
+# coarse. The same spans as a file open in the browser, at `ui.perfetto.dev`, where you can zoom in to a microsecond; the file
 # stays on your machine:
 
 # %%
@@ -558,7 +584,7 @@ from shutil import rmtree
 
 events = loads(trace.read_text())["traceEvents"]
 assert {event["pid"] for event in events} == set(range(len(ranks)))
-assert {event["cat"] for event in events if event["ph"] == "X"} == {"compute", "communication"}
+assert {event.get("cat", "compute") for event in events} == {"compute", "communication"}
 rmtree(trace.parent)
 
 # %% [markdown]

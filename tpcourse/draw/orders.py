@@ -23,6 +23,7 @@ def order(rows: Iterable[Any], ax: Axes | None = None) -> Axes:
     """
     spans = [s._replace(begin_s=s.begin_s + GAP, end_s=s.end_s - GAP) for s in spans_of(rows)]
     ax = timeline(spans, ax)
+    ax.set_label("order")
     ax.set_title(ORDER_TITLE)
     ax.set_xlabel("the order of the program")
     ax.set_xticks([])
