@@ -1,13 +1,16 @@
 """Which form `auto` means: the one with the shortest predicted time.
 
 A form hides communication only where there is a product to hide it under, and costs launches and smaller products. So
-below some size, and where communication takes longer than what it could hide under, the plain way is the fastest.
+below some size, and where communication takes longer than what it could hide under, the plain way is the fastest. The
+constants were fitted to `tpcourse bench overlap` on two H200; other GPUs have others.
 """
 
 from __future__ import annotations
 
 import socket
+from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 import torch
@@ -19,22 +22,32 @@ from tpcourse.overlap.area import MOST_RANKS
 from tpcourse.overlap.forms import How
 from tpcourse.overlap.tokens import Tokens
 
-FLOPS_PER_S = {torch.bfloat16: 740e12, torch.float16: 740e12, torch.float32: 45e12, torch.float64: 50e12}
-"""What a product of the course's sizes reaches on an H100 or H200."""
-COLLECTIVE_S, COLLECTIVE_BYTES_PER_S = 30e-6, 240e9
+FLOPS_PER_S = {torch.bfloat16: 700e12, torch.float16: 700e12, torch.float32: 45e12, torch.float64: 50e12}
+"""What a product of the course's sizes reaches on an H200."""
+COLLECTIVE_S, COLLECTIVE_BYTES_PER_S = 35e-6, 245e9
 """Start and speed of NCCL's gather and scatter-sum between two of them."""
-COPY_S, COPY_BYTES_PER_S = 10e-6, 320e9
+COPY_S, COPY_BYTES_PER_S = 12e-6, 320e9
 """Start and speed of a copy from memory to memory."""
-LAUNCH_S = {"serial": 0.0, "ring": 60e-6, "peer": 30e-6}
-"""What a form costs whatever the size: its launches, streams and signals."""
-SPLIT = 1.04
-"""How much longer a product takes in parts, beside communication."""
+ADDED_BYTES_PER_S = 1e12
+"""Speed of adding one array to another."""
+LAUNCH_S = {"serial": 0.0, "ring": 60e-6, "peer": 20e-6}
+"""What a form costs whatever the size: its launches and streams."""
+PART_S = 6e-6
+"""What each part of a product costs: its launch, its signal, and the multiprocessors that are idle as it ends."""
+SPLIT = 1.01
+"""How much longer products take beside communication."""
+Choice = tuple[str, int | None]
+CHOICES: dict[str, tuple[Choice, ...]] = {
+    "gather": (("serial", None), ("ring", None), ("peer", None), ("peer", 2)),
+    "scatter": (("serial", None), ("ring", None), ("peer", None), ("peer", 1), ("peer", 4)),
+}
+"""Forms and pieces to choose from; None is the form's usual number, 1 of what arrives and 2 of what leaves."""
 
 _reaching: WeakKeyDictionary[dist.ProcessGroup, bool] = WeakKeyDictionary()  # asked once for each group
 
 
 def chosen(kind: str, how: How, x: Tensor, weight: Tensor, tokens: Tokens) -> How:
-    """What the caller asked for; for `auto`, the form predicted to be the fastest of those to be had.
+    """What the caller asked for; for `auto`, the form and pieces predicted to be the fastest of those to be had.
 
     Traffic: on GPUs the first `auto` of a group asks all its ranks where they are (one gather of objects).
     """
@@ -44,30 +57,72 @@ def chosen(kind: str, how: How, x: Tensor, weight: Tensor, tokens: Tokens) -> Ho
         return how
     if not x.is_cuda:
         return how._replace(form="serial")  # a CPU's cores carry the messages too: nothing is hidden
-    forms = ["serial", "ring"] + ["peer"] * reach_each_other(tokens.tp, x.device)
-    times = {form: predicted_s(form, *times_of(kind, form, x, weight, tokens), len(tokens.sizes)) for form in forms}
-    return how._replace(form=min(times, key=times.__getitem__))
+    num_rows = x.shape[: tokens.dim].numel() * sum(tokens.num_rows(x))
+    size = Size(kind, num_rows, weight.shape[1], weight.shape[0], x.dtype, len(tokens.sizes))
+    form, pieces = fastest(size, reach_each_other(tokens.tp, x.device))
+    return how._replace(form=form, pieces=how.pieces or pieces)
 
 
-def times_of(kind: str, form: str, x: Tensor, weight: Tensor, tokens: Tokens) -> Times:
-    """Seconds of the product on its own, and of its communication as this form does it."""
-    p, (out, into) = len(tokens.sizes), weight.shape
-    num_rows = max(1, x.shape[: tokens.dim].numel() * sum(tokens.num_rows(x)))
-    num_bytes = num_rows * (into if kind == "gather" else out) * x.itemsize * (p - 1) / p
-    start, speed = (COPY_S, COPY_BYTES_PER_S) if form == "peer" else (COLLECTIVE_S, COLLECTIVE_BYTES_PER_S)
-    flops_per_s = FLOPS_PER_S.get(x.dtype, FLOPS_PER_S[torch.float32])
-    return Times(product_flops(num_rows, max(1, into), max(1, out)) / flops_per_s, start + num_bytes / speed)
+class Size(NamedTuple):
+    """A "gather" or "scatter" of `rows` tokens of all p ranks, and a product from `into` to `out` columns."""
+
+    kind: str
+    rows: int
+    into: int
+    out: int
+    dtype: torch.dtype
+    p: int
 
 
-def predicted_s(form: str, product_s: float, communication_s: float, p: int) -> float:
-    """One after the other; or the product in parts, and what of the communication outlasts the part that hides it.
+@lru_cache(maxsize=1024)
+def fastest(size: Size, has_peers: bool) -> Choice:
+    """The choice with the shortest predicted time."""
+    choices = [choice for choice in CHOICES[size.kind] if has_peers or choice[0] != "peer"]
+    return min(choices, key=lambda choice: predicted_s(size, *choice))
 
-    p - 1 of p parts have communication beside them.
-    """
+
+def predicted_s(size: Size, form: str, pieces: int | None) -> float:
+    """Seconds of a form: one after the other, or parts of the product each behind what it needs."""
+    times = times_of(size, form)
     if form == "serial":
-        return product_s + communication_s
-    exposed_s = max(0.0, communication_s - product_s * (p - 1) / p)
-    return LAUNCH_S[form] + SPLIT * product_s + exposed_s
+        return sum(times)
+    num_pieces = pieces or (1 if size.kind == "gather" else 2)
+    each_s = SPLIT * times.product_s / (size.p * num_pieces) + PART_S
+    way_s = times.communication_s / ((size.p - 1) * num_pieces)
+    if size.kind == "gather":
+        return LAUNCH_S[form] + _arrived_s(each_s, way_s, size.p, num_pieces)
+    added_s = size.rows / size.p * size.out * size.dtype.itemsize / ADDED_BYTES_PER_S
+    return LAUNCH_S[form] + _left_s(each_s, way_s, size.p, num_pieces, added_s)
+
+
+def times_of(size: Size, form: str) -> Times:
+    """Seconds of the product on its own, and of its communication as this form does it."""
+    rows, into, out = (max(1, n) for n in (size.rows, size.into, size.out))
+    num_bytes = rows * (into if size.kind == "gather" else out) * size.dtype.itemsize * (size.p - 1) / size.p
+    start, speed = (COPY_S, COPY_BYTES_PER_S) if form == "peer" else (COLLECTIVE_S, COLLECTIVE_BYTES_PER_S)
+    flops_per_s = FLOPS_PER_S.get(size.dtype, FLOPS_PER_S[torch.float32])
+    return Times(product_flops(rows, into, out) / flops_per_s, start + num_bytes / speed)
+
+
+def _arrived_s(each_s: float, way_s: float, p: int, num_pieces: int) -> float:
+    """This rank's rows first; then each piece of the others', once it has come."""
+    now = num_pieces * each_s
+    for piece in range((p - 1) * num_pieces):
+        now = max(now, (piece + 1) * way_s) + each_s
+    return now
+
+
+def _left_s(each_s: float, way_s: float, p: int, num_pieces: int, added_s: float) -> float:
+    """A step's pieces one by one, each onto what has come of the last step's; a single piece is added behind."""
+    left = [(piece + 1) * each_s for piece in range(num_pieces)]
+    now = left[-1]
+    for _ in range(p - 1):
+        come = 0.0
+        for piece in range(num_pieces):
+            come = max(come, left[piece]) + way_s
+            now = max(now, come) + each_s if num_pieces > 1 else max(now + each_s, come) + added_s
+            left[piece] = now
+    return now
 
 
 def reach_each_other(tp: dist.ProcessGroup, device: torch.device) -> bool:

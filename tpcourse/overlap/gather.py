@@ -37,7 +37,8 @@ def gather_product(
     A token's row of y needs that token alone, so the rows of this rank's tokens are multiplied while the others are
     on their way (Wang et al., ASPLOS 2023). dx_r = sum_s (piece r of dy_s W_s); dW_r = dy_r^T x and db_r stay here.
     `form`: `serial`, `ring` (send and receive), `peer` (GPUs that reach each other's memory), `popular` (hides
-    nothing), or `auto`, which picks by the predicted times. `regather` keeps only the piece for backward.
+    nothing), or `auto`, which picks by the predicted times. In `pieces` forward's communication is cut.
+    `regather` keeps only this rank's tokens for backward.
     Shapes: x [B, T_r, D], weight [F/p, D], bias [F/p] -> [B, T, F/p]; tokens along `sequence_dim`, `num_tokens` = T
     where p does not divide it.
     Traffic: (p-1)/p n bytes forward, n those of [B, T, D]; as many backward, for the sum of dx, under the product for
@@ -78,14 +79,14 @@ class GatherProduct(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         weight, *blocks = ctx.saved_tensors
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
-        form, tokens, pieces = FORMS[ctx.how.form], ctx.tokens, ctx.how.pieces
+        form, tokens = FORMS[ctx.how.form], ctx.tokens
         parts: Iterable[Part] = map(Part, ctx.places, blocks)
         if needs_dweight and ctx.how.regather:
-            parts = form.arriving(blocks[0], tokens, pieces=pieces)  # under the product for dx
+            parts = form.arriving(blocks[0], tokens)  # under the product for dx
         stays = cache(partial(weight_gradients, parts, tokens.block(dy), needs_dweight, needs_dbias))
         dx, between = None, stays if needs_dweight else None  # while dx travels
         if needs_dx:
-            dx = form.scatter(dy, weight, tokens, pieces=pieces, between=between)  # [B, T_r, D]
+            dx = form.scatter(dy, weight, tokens, between=between)  # [B, T_r, D]
         return dx, *stays(), None, None
 
 

@@ -31,7 +31,7 @@ def product_scatter(
 
     The rows of other ranks' tokens are multiplied first and leave while this rank's own are multiplied, which come
     last and add what has come. dx_r = dy W_r and dW_r = dy^T x_r, with dy of all tokens: a gather + product.
-    `form` as in `gather_product`; in backward too, as there both products need what is gathered.
+    `form` and `pieces` as in `gather_product`.
     Shapes: x [B, T, F/p], weight [D, F/p], bias [D], equal on all ranks -> [B, T_r, D], pieces by `split_sizes(T, p)`.
     Traffic: (p-1)/p n bytes each way, n those of [B, T, D]: one reduce-scatter forward and one all-gather backward, or
     2 (p - 1) and p - 1 messages (`ring`), or copies that no ledger sees (`peer`).
@@ -66,7 +66,7 @@ class ProductScatter(Function):
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
         tokens, how, dx, dweight = ctx.tokens, ctx.how, None, None
         needs_all = needs_dx or needs_dweight
-        parts = FORMS[how.form].arriving(dy, tokens, pieces=how.pieces) if needs_all else iter(())
+        parts = FORMS[how.form].arriving(dy, tokens) if needs_all else iter(())
         dbias = bias_gradient(dy) if needs_dbias else None  # partial: only this rank's tokens
         if needs_dx:
             dx = tokens.empty_block(dy, weight.shape[1])  # [b, R, F/p]

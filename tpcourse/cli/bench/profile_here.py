@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import random
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from statistics import median
 from typing import Any
@@ -24,6 +24,7 @@ from tpcourse.cli.bench.overlap_ways import tried
 from tpcourse.cli.bench.tensor_models import _now, reset_peak
 from tpcourse.ranks.timing import device_here
 from tpcourse.train import batch, source_tokens
+from tpcourse.wire.torch_calls import all_gather_single, reduce_scatter_single
 
 SPLIT: dict[str, Any] = {"sequence_parallel": True, "regather": True}
 MODES: dict[str, dict[str, Any]] = {
@@ -40,6 +41,7 @@ ON_GPU = ((SMALL, 4), (MIDDLE, 8), (LARGE, 2))
 ON_CPU = (({"D": 24, "H": 4, "F": 48, "L": 2, "T": 16}, 2),)
 STYLE: dict[str, Any] = {"V": 256, "mlp": "gelu", "norm": "layer", "bias": True, "rotary": False}
 WARM_UP, STEPS, ROUNDS = 5, 25, 3
+EXACT_STEPS = 3  # in float32, whose losses and norms must agree to many digits
 LEARNING_RATE = 1e-4
 Visit = dict[str, list[float]]
 
@@ -49,6 +51,7 @@ def measure_here(num_rounds: int | None = None) -> dict[str, Any]:
     device = device_here()
     on_gpu = device.type == "cuda"
     warm_up, num_steps, usual = (WARM_UP, STEPS, ROUNDS) if on_gpu else (1, 4, 1)
+    _meet(device)
     gc.freeze()  # what is here now stays, so that letting go of a visit is quick
     lengths = (warm_up, num_steps, num_rounds or usual)
     sizes = [_size(size, number, *lengths) for size, number in (ON_GPU if on_gpu else ON_CPU)]
@@ -70,15 +73,37 @@ def _size(sizes: dict[str, Any], num_sequences: int, warm_up: int, num_steps: in
     for _ in range(num_rounds):
         for name in order.sample(list(MODES), len(MODES)):
             if name not in skipped:
-                found, why = tried(lambda name=name: _visit(config, MODES[name], batches))  # type: ignore[misc]
+                found, why = tried(lambda name=name: _visit(config, MODES[name], batches, _narrow()))  # type: ignore[misc]
                 skipped |= {name: why} if why else {}
                 visits[name] += [found] if found else []
                 _say(name, sizes, found or why)
     modes = {name: _mode(of_mode, warm_up) for name, of_mode in visits.items() if name not in skipped}
+    for name, found in modes.items():
+        exact = _visit(config, MODES[name], batches[:EXACT_STEPS], nullcontext())
+        found |= {"exact_losses": exact["losses"], "exact_norms": exact["norms"]}
     return {"config": asdict(config), "sequences": num_sequences, "modes": modes, "skipped": skipped}
 
 
-def _visit(config: GPTConfig, mode: dict[str, Any], batches: list[tuple[Tensor, Tensor]]) -> Visit:
+def _meet(device: torch.device) -> None:
+    """NCCL has its memory before anything is measured."""
+    p = dist.get_world_size()
+    one, all_ = torch.zeros(1024, device=device), torch.zeros(1024 * p, device=device)
+    dist.all_reduce(one)
+    all_gather_single(all_, one)
+    reduce_scatter_single(one, all_)
+
+
+def _narrow() -> AbstractContextManager[object]:
+    """On a GPU products are in bfloat16, weights in float32."""
+    return torch.autocast("cuda", torch.bfloat16) if device_here().type == "cuda" else nullcontext()
+
+
+def _visit(
+    config: GPTConfig,
+    mode: dict[str, Any],
+    batches: list[tuple[Tensor, Tensor]],
+    precision: AbstractContextManager[object],
+) -> Visit:
     """A mode from nothing: built, trained, and let go as soon as this returns."""
     device = device_here()
     before, outside = _clean(device)
@@ -89,7 +114,7 @@ def _visit(config: GPTConfig, mode: dict[str, Any], batches: list[tuple[Tensor, 
     for x, y in batches:
         dist.barrier()  # ranks begin a step together
         begin_s = _now(device)
-        loss = _step(model, optimizer, x, y)
+        loss = _step(model, optimizer, x, y, precision)
         found["ms"].append(1e3 * (_now(device) - begin_s))
         found["norms"].append(gradient_norm(model).item())  # the gradients are still those of this step
         found["losses"].append(loss.item())
@@ -99,10 +124,9 @@ def _visit(config: GPTConfig, mode: dict[str, Any], batches: list[tuple[Tensor, 
     return found
 
 
-def _step(model: GPT, optimizer: Any, x: Tensor, y: Tensor) -> Tensor:
-    """One step; on a GPU products are in bfloat16, weights in float32."""
+def _step(model: GPT, optimizer: Any, x: Tensor, y: Tensor, precision: AbstractContextManager[object]) -> Tensor:
     optimizer.zero_grad()
-    with torch.autocast("cuda", torch.bfloat16) if x.is_cuda else nullcontext():
+    with precision:
         loss = model.loss(x, y)
     loss.backward()
     finish_gradients(model)
