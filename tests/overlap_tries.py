@@ -169,7 +169,7 @@ class Gather:
                 kept.copy_(come)
         now.wait_stream(self.second)
         if sends:
-            slot.join()
+            slot.behind_copies()
         if sends and signals:
             slot.free(self.other)
         return y
@@ -266,7 +266,7 @@ class Scatter:
         torch.mm(self.rows[self.rank][:h], matrix, out=y[:h])
         now.wait_event(second)
         y[h:].addmm_(self.rows[self.rank][h:], matrix)
-        slot.join()
+        slot.behind_copies()
         y[:h] += spare
         slot.free(self.other)
         return y

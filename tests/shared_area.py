@@ -69,6 +69,15 @@ class SharedSlot(area.Slot):
     def join(self):
         pass
 
+    def fork(self):
+        pass
+
+    def second(self):
+        return contextlib.nullcontext()
+
+    def behind_copies(self):
+        pass
+
     def free(self, owner):
         """Poison what was read, then say so: room `owner` here, or the owner's rooms."""
         handle = self.area.handle

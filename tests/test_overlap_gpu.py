@@ -13,6 +13,7 @@ from linear_cases import TIGHT
 from overlap_cases import KERNELS, cases, errors
 from rig import run_ranks
 
+from tpcourse import timeline
 from tpcourse.overlap import area
 
 NUM_GPUS = min(4, torch.cuda.device_count())
@@ -172,3 +173,21 @@ def _accumulated(rank, group):
 
 def test_gradients_add_up_over_backwards():
     assert run_ranks(_accumulated, NUM_GPUS, backend="nccl") == [[True] * 10] * NUM_GPUS
+
+
+def _seen(rank, group):
+    """Lane and name of what the profiler saw in a call of each kind, without numbers."""
+    found = []
+    for kind in KERNELS:
+        x, weight, _ = _tensors(rank, kind, group.size())
+        spans = timeline.record(lambda: KERNELS[kind](x, weight, tp=group, form="peer"))  # noqa: B023 (called at once)
+        found.append({(span.lane, span.name.rstrip("0123456789")) for span in spans})
+    return found
+
+
+def test_in_a_timeline_copies_to_and_from_others_are_communication_and_products_are_computing():
+    for gathered, scattered in run_ranks(_seen, NUM_GPUS, backend="nccl"):
+        assert {("communication", "push to rank "), ("compute", "product")} <= gathered
+        assert {("communication", "pull from rank "), ("compute", "product")} <= scattered
+        for lane, name in gathered | scattered:
+            assert lane == "communication" or "signal" not in name

@@ -43,6 +43,7 @@ class Area:
         self.memory = symmetric._SymmetricMemory.empty_strided_p2p((size,), (1,), torch.uint8, device)
         self.handle = symmetric.rendezvous(self.memory, tp.group_name)
         self.stream = torch.cuda.Stream(device, priority=-1)  # its signals go before the blocks of a product
+        self.second = torch.cuda.Stream(device)  # for products beside those of the current stream
         self.turn, self.is_captured = 0, False
         self.handle.get_signal_pad(self.handle.rank, [], torch.int32).zero_()
         self.settle(tp)
@@ -88,9 +89,23 @@ class Slot(NamedTuple):
         self.follow()
         return self.apart()
 
-    def join(self) -> None:
+    def fork(self) -> None:
+        """Let both streams wait for what the current stream was given until now."""
+        self.follow()
+        self.area.second.wait_stream(torch.cuda.current_stream(self.area.device))
+
+    def second(self) -> AbstractContextManager[object]:
+        """In the block, work goes to the second stream for products."""
+        return torch.cuda.stream(self.area.second)
+
+    def behind_copies(self) -> None:
         """Let the current stream wait for the copying stream."""
         torch.cuda.current_stream(self.area.device).wait_stream(self.area.stream)
+
+    def join(self) -> None:
+        """Let the current stream wait for both."""
+        self.behind_copies()
+        torch.cuda.current_stream(self.area.device).wait_stream(self.area.second)
 
     def pull(self, theirs: Tensor, into: Tensor, rank: int, number: int) -> None:
         """Copy a rank's block behind its signal, beside the current stream."""

@@ -14,10 +14,15 @@ from tpcourse.overlap.parts import Part
 
 
 class Form(NamedTuple):
-    """Two functions of one way to do it; see `serial` for what they take and give."""
+    """Two functions of one way to do it; see `serial` for what they take and give.
+
+    A form that `lends` has its parts in memory that the next call needs: backward gathers again, hidden, which costs
+    less than a copy.
+    """
 
     arriving: Callable[..., Iterator[Part]]
     scatter: Callable[..., Tensor]
+    lends: bool = False
 
 
 class How(NamedTuple):
@@ -31,7 +36,7 @@ class How(NamedTuple):
 FORMS: Mapping[str, Form] = MappingProxyType({
     "serial": Form(serial.arriving, serial.scatter),
     "ring": Form(ring.arriving, ring.scatter),
-    "peer": Form(peer.arriving, peer.scatter),
+    "peer": Form(peer.arriving, peer.scatter, lends=True),
     "popular": Form(popular.arriving, popular.scatter),
 })  # fmt: skip
 """Name -> form. `auto` is none: `choice` picks one of these for it."""

@@ -38,7 +38,7 @@ def gather_product(
     on their way (Wang et al., ASPLOS 2023). dx_r = sum_s (piece r of dy_s W_s); dW_r = dy_r^T x and db_r stay here.
     `form`: `serial`, `ring` (send and receive), `peer` (GPUs that reach each other's memory), `popular` (hides
     nothing), or `auto`, which picks by the predicted times. In `pieces` forward's communication is cut.
-    `regather` keeps only this rank's tokens for backward.
+    `regather` keeps only this rank's tokens for backward, as `peer` does.
     Shapes: x [B, T_r, D], weight [F/p, D], bias [F/p] -> [B, T, F/p]; tokens along `sequence_dim`, `num_tokens` = T
     where p does not divide it.
     Traffic: (p-1)/p n bytes forward, n those of [B, T, D]; as many backward, for the sum of dx, under the product for
@@ -63,15 +63,15 @@ class GatherProduct(Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, how: How) -> Tensor:
-        keeps_all = ctx.needs_input_grad[1] and not how.regather
-        y, kept = tokens.empty_block(x, weight.shape[0]), []
-        for part in FORMS[how.form].arriving(x, tokens, pieces=how.pieces):
-            if keeps_all:
-                kept.append(Part(part.at, part.kept()))
-            write_product(part.block, weight.T, y[part.at], bias)
-        blocks = [part.block for part in kept] or [x if ctx.needs_input_grad[1] else None]
-        ctx.save_for_backward(weight, *blocks)
-        ctx.tokens, ctx.how, ctx.places = tokens, how, [part.at for part in kept]
+        form, y, kept = FORMS[how.form], tokens.empty_block(x, weight.shape[0]), []
+        ctx.regather = how.regather or form.lends
+        for part in form.arriving(x, tokens, pieces=how.pieces, is_apart=True):
+            with part.beside():
+                write_product(part.block, weight.T, y[part.at], bias)
+            kept += [] if ctx.regather else [part]
+        blocks = [x] if ctx.regather else [part.block for part in kept]
+        ctx.save_for_backward(weight, *(blocks if ctx.needs_input_grad[1] else ()))
+        ctx.form, ctx.tokens, ctx.places = form, tokens, [part.at for part in kept]
         return tokens.unblock_all(y, x)  # [B, T, F/p]
 
     @staticmethod
@@ -79,9 +79,9 @@ class GatherProduct(Function):
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
         weight, *blocks = ctx.saved_tensors
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
-        form, tokens = FORMS[ctx.how.form], ctx.tokens
+        form, tokens = ctx.form, ctx.tokens
         parts: Iterable[Part] = map(Part, ctx.places, blocks)
-        if needs_dweight and ctx.how.regather:
+        if needs_dweight and ctx.regather:
             parts = form.arriving(blocks[0], tokens)  # under the product for dx
         stays = cache(partial(weight_gradients, parts, tokens.block(dy), needs_dweight, needs_dbias))
         dx, between = None, stays if needs_dweight else None  # while dx travels

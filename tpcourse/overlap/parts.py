@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -15,16 +16,12 @@ Place = tuple[slice, slice]
 class Part(NamedTuple):
     """Some rows of all ranks' tokens: where they belong, and the rows.
 
-    What has `copied` only lends its rows, until the next part is asked for; `kept` are rows that stay.
+    In a block `with part.beside():` work on this part may run at the same time as that on the others.
     """
 
     at: Place
     block: Tensor
-    copied: Callable[[], Tensor] | None = None
-
-    def kept(self) -> Tensor:
-        """The rows, or a copy of those that were lent, which is made beside the current stream."""
-        return self.block if self.copied is None else self.copied()
+    beside: Callable[[], AbstractContextManager[object]] = nullcontext
 
 
 def everything(block: Tensor) -> Place:

@@ -8,9 +8,8 @@ and overwritten behind the signal that it was read.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import partial
+from contextlib import nullcontext
 
-import torch
 from torch import Tensor
 
 from tpcourse.overlap.area import aligned, area_of
@@ -20,14 +19,15 @@ from tpcourse.overlap.ring import usual_pieces
 from tpcourse.overlap.tokens import Tokens
 
 
-def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Iterator[Part]:
+def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False) -> Iterator[Part]:
     """All ranks' tokens as they come, this rank's first: [.., T_r, D] -> parts of [b, R, D].
 
     Each rank writes its tokens into the others' memory, in `pieces` (1), from the moment of the call, while its own
-    are multiplied from where they are; then the others', from where they came.
+    are multiplied from where they are; then the others', from where they came. Nothing is copied twice: the next call
+    but one writes there, so backward gathers again what it needs.
     Traffic: p - 1 copies of this rank's tokens, (p-1)/p n bytes where they are equal.
     """
-    call = _Arriving(x, tokens, pieces or 1)
+    call = _Arriving(x, tokens, pieces or 1, is_apart)
     with call.slot.beside():  # behind what the current stream has now
         for to in call.others:
             call.push(to)
@@ -37,8 +37,9 @@ def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None) -> Iterato
 class _Arriving:
     """One call: where its blocks are."""
 
-    def __init__(self, x: Tensor, tokens: Tokens, num_pieces: int) -> None:
+    def __init__(self, x: Tensor, tokens: Tokens, num_pieces: int, is_apart: bool) -> None:
         self.rank, self.num_pieces, self.mine = tokens.rank, num_pieces, tokens.block(x)
+        self.is_apart = is_apart
         self.sizes, p = tokens.num_rows(x), len(tokens.sizes)
         self.others = [(self.rank + step) % p for step in range(1, p)]  # no two ranks begin with the same one
         self.b, _, self.width = self.mine.shape
@@ -56,23 +57,19 @@ class _Arriving:
 
     def parts(self) -> Iterator[Part]:
         """This rank's tokens, then the others', each piece behind its signal; they may be overwritten afterwards."""
+        self.slot.fork()
+        stream = self.slot.second if self.is_apart else nullcontext
         yield Part(rows_of(self.rank, self.sizes, self.b), self.mine)
         for from_ in reversed(self.others):
             come = self.slot.block(self.rank, from_, (self.b, self.sizes[from_], self.width))
             places = cut(rows_of(from_, self.sizes, self.b), self.num_pieces)
             for number, (at, here) in enumerate(zip(places, cut(everything(come), self.num_pieces), strict=True)):
-                self.slot.wait(from_, number)
-                yield Part(at, come[here], partial(self._copied, come[here]))
+                with stream():
+                    self.slot.wait(from_, number)
+                yield Part(at, come[here], stream)
         self.slot.join()
         for from_ in self.others:
             self.slot.free(from_)
-
-    def _copied(self, piece: Tensor) -> Tensor:
-        """A copy, made under what the current stream is given from now on."""
-        copy = torch.empty_like(piece)
-        with self.slot.beside():
-            copy.copy_(piece)
-        return copy
 
 
 def scatter(
@@ -92,7 +89,7 @@ def scatter(
     """
     call = _Scatter(x, matrix, tokens, pieces or usual_pieces(tokens, between), between is None)
     call.slot.wait_free(call.right)
-    call.slot.follow()  # from here on the copying stream may write y, the spare room and the slot
+    call.slot.fork()  # from here on other streams may write y, the spare room and the slot
     for step in range(len(tokens.sizes)):
         call.multiply(step)
         if step == 0 and between is not None:
@@ -124,23 +121,24 @@ class _Scatter:
         sums = self.y if is_last else self.slot.block(self.rank, step, shape)
         theirs = self.slot.block(self.left, step - 1, shape) if step else sums
         for number, at in enumerate(cut(everything(sums), self.num_pieces)):
-            if step == 0:
-                write_product(inputs[at], self.matrix, sums[at])
-            else:
-                self._add(inputs[at], theirs[at], sums[at], (step - 1) * self.num_pieces + number)
-            if not is_last:
-                self.slot.put(self.right, step * self.num_pieces + number)
+            with self.slot.second() if number % 2 else nullcontext():
+                if step == 0:
+                    write_product(inputs[at], self.matrix, sums[at])
+                else:
+                    self._add(inputs[at], theirs[at], sums[at], (step - 1) * self.num_pieces + number)
+                if not is_last:
+                    self.slot.put(self.right, step * self.num_pieces + number)
 
     def _add(self, inputs: Tensor, theirs: Tensor, into: Tensor, number: int) -> None:
         """A product and the left neighbour's sums: in the product's epilogue, or behind it if all came in 1 piece."""
         if self.spare is None:
             self.slot.pull(theirs, into, self.left, number)
-            self.slot.join()
+            self.slot.behind_copies()
             add_product(inputs, self.matrix, into)
         else:
             come = self.spare[: into.numel()].view(into.shape)
             self.slot.pull(theirs, come, self.left, number)
             write_product(inputs, self.matrix, into)
-            self.slot.join()
+            self.slot.behind_copies()
             into += come
             self.slot.follow()  # the spare room may be written again

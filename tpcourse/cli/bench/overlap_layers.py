@@ -23,11 +23,7 @@ from tpcourse.linear import column_linear, row_linear
 from tpcourse.ranks.timing import device_here
 
 Call = Callable[[], Any]
-OURS: dict[str, dict[str, Any]] = {
-    **{form: {"overlap": form} for form in ("serial", "ring", "peer", "auto")},
-    "peer, gather again": {"overlap": "peer", "regather": True},
-}
-"""Variant -> options of `column_linear`; `row_linear` takes the same overlap."""
+FORMS = ("serial", "ring", "peer", "auto")
 ALONE, ONE_BY_ONE, EAGER, COMPILED = "products", "one after the other", "parallelize_module", "compiled async TP"
 TORCHS = (EAGER, COMPILED)
 TOKENS = 1  # the dim of [B, T, D]
@@ -52,10 +48,11 @@ def measure(repeats: int, with_graphs: bool) -> list[dict[str, Any]]:
     found = []
     for size in ON_GPU if device_here().type == "cuda" else ON_CPU:
         progress_here(f"overlap: an MLP, {size.B * size.T} tokens, h {size.D}, F {size.F}")
-        steps = variants(size)
+        numbers = _numbers(size)
+        steps = variants(size, numbers)
         for kind, calls in (("mlp", {name: pair[1] for name, pair in steps.items()}),
                             ("mlp_forward", {name: pair[0] for name, pair in steps.items()})):  # fmt: skip
-            found.append(_measured(kind, size, calls, repeats, with_graphs))
+            found.append(_measured(kind, size, calls, numbers, repeats, with_graphs))
     return found
 
 
@@ -65,20 +62,21 @@ def progress_here(text: str) -> None:
         progress(text)
 
 
-def _measured(kind: str, size: Any, calls: dict[str, Call], repeats: int, with_graphs: bool) -> dict[str, Any]:
+def _measured(
+    kind: str, size: Any, calls: dict[str, Call], n: Numbers, repeats: int, with_graphs: bool
+) -> dict[str, Any]:
     calls, skipped = works(calls)
-    right = calls[ONE_BY_ONE]()
-    same = [ONE_BY_ONE, *(name for name in OURS if name in calls)]  # torch's has weights of its own
+    errors = _errors({name: call for name, call in calls.items() if name in (ONE_BY_ONE, *FORMS)}, n)
     graphs, uncaptured = captured({k: v for k, v in calls.items() if k != COMPILED}) if with_graphs else ({}, {})
     problem = {
         "kind": kind,
         "shape": [size.B * size.T, size.D, size.F],
-        "dtype": str(right.dtype).removeprefix("torch."),
+        "dtype": str(n.piece.dtype).removeprefix("torch."),
         "gemm": [ALONE],
         "serial": [ONE_BY_ONE],
         "torchs": [name for name in TORCHS if name in calls],
         "ms": ms_by_way(calls, graphs, repeats, in_a_row=2),
-        "errors": {name: far_from(calls[name](), right) for name in same},
+        "errors": errors,
         "skipped": skipped,
         "not_captured": uncaptured,
         "async_tp_fired": COMPILED in calls and _fires(calls[COMPILED]),
@@ -88,11 +86,22 @@ def _measured(kind: str, size: Any, calls: dict[str, Call], repeats: int, with_g
     return problem
 
 
-def variants(size: Any) -> dict[str, tuple[Call, Call]]:
+def _errors(calls: dict[str, Call], n: Numbers) -> dict[str, float]:
+    """Of each of ours, the largest error of y or of the gradients; torch's layers have weights of their own."""
+    right: list[Tensor] = []
+    errors = {}
+    for name, call in calls.items():  # one after the other is the first
+        result = call()
+        found = [result, *(weight.grad for weight in (n.up, n.down) if weight.grad is not None)]
+        right = right or [tensor.clone() for tensor in found]
+        errors[name] = max(far_from(mine, theirs) for mine, theirs in zip(found, right, strict=True))
+    return errors
+
+
+def variants(size: Any, n: Numbers) -> dict[str, tuple[Call, Call]]:
     """Name -> (forward, which returns y; forward and backward, which returns the gradient of x)."""
-    n = _numbers(size)
     weights = [n.up, n.down]
-    ours = {name: _pair(partial(_ours, n, how), n.piece, n.dpiece, weights) for name, how in OURS.items()}
+    ours = {form: _pair(partial(_ours, n, form), n.piece, n.dpiece, weights) for form in FORMS}
     split = tensor_times._torchs(tensor_times.PlainMLP(size), TOKENS)
     theirs = list(split.parameters())
     return {
@@ -135,10 +144,9 @@ def waited(y: Tensor) -> Tensor:
     return y
 
 
-def _ours(n: Numbers, how: dict[str, Any], x: Tensor) -> Tensor:
-    where: dict[str, Any] = {"tp": dist.group.WORLD, "sequence_dim": TOKENS}
-    hidden = F.gelu(column_linear(x, n.up, **where, **how))
-    return row_linear(hidden, n.down, **where, overlap=how["overlap"])
+def _ours(n: Numbers, form: str, x: Tensor) -> Tensor:
+    how: dict[str, Any] = {"tp": dist.group.WORLD, "sequence_dim": TOKENS, "overlap": form}
+    return row_linear(F.gelu(column_linear(x, n.up, **how)), n.down, **how)
 
 
 def _one_by_one(n: Numbers, x: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ FORMS = ("serial", "ring", "peer", "auto", "popular")
 TRIES: Mapping[str, Mapping[str, dict[str, Any]]] = {
     GATHER: {
         "peer, 2 pieces": {"form": "peer", "pieces": 2},
-        "peer, gather again": {"form": "peer", "regather": True},  # keeps nothing, and copies nothing twice
+        "peer, 4 pieces": {"form": "peer", "pieces": 4},
     },
     SCATTER: {
         "peer, 1 piece": {"form": "peer", "pieces": 1},
