@@ -523,7 +523,7 @@ calls = {(size, form): timed(form, *sizes[size]) for size in sizes for form in w
 took = median_seconds(calls, repeats=repeats, in_a_row=2)
 
 # %% [markdown]
-# On a CPU take these for what they are:
+# On a CPU `auto` is one after the other, so its E should be 0. What it is there is the noise:
 
 # %% tags=["nbval-ignore-output"]
 took = ranks["took"][0]
@@ -542,7 +542,7 @@ for size in ("small", "large"):
 draw.four_panels(*draw.recorded_profile())
 
 # %% [markdown]
-# The losses and gradient norms of all modes lie on each other: overlap changes when things travel, not what is computed.
+# Losses and gradient norms of all modes lie on each other: overlap changes when things travel, not what is computed.
 #
 # To know in advance which way is best, `form="auto"` predicts each one's time, by the formula above with measured starts, and takes the
 # shortest. On a CPU, and for products as small as ours here, that is one after the other.

@@ -104,7 +104,7 @@ def hidden_line(cases: list[Evidence]) -> Line:
     """The third axis: E of the largest group, by the GPUs' clock; never judged on a CPU."""
     times = cases[-1].outcomes[0].facts.get("times")
     if times is None:
-        return Line(HIDDEN, BLOCKED, "E is measured on GPUs only; on a CPU, messages take the cores that multiply")
+        return Line(HIDDEN, BLOCKED, "E is measured on GPUs only: on a CPU all share the same cores")
     alone_ms, serial_ms, answer_ms = (1e3 * times[name] for name in ("alone", "serial", "answer"))
     E = hidden(answer_ms, alone_ms, serial_ms)
     text = f"product alone {alone_ms:.2f} ms, one after the other {serial_ms:.2f} ms, your answer {answer_ms:.2f} ms"

@@ -58,7 +58,7 @@ def _own_only(evidence: Evidence) -> list[Any]:
 EXERCISE = Exercise(
     name="gathered_meanwhile",
     values="all pieces in rank order, and this rank's product",
-    communication="1 all_gather, which begins before the product and is waited for behind it",
+    communication="1 all_gather, begun before the product and waited for behind it",
     cases=cases,
     make=make,
     expected=expected,

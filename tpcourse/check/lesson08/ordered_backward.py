@@ -102,8 +102,8 @@ def _own_dweight(inputs: Inputs) -> list[np.ndarray]:
 
 EXERCISE = Exercise(
     name="ordered_backward",
-    values="dx of this rank's tokens is the sum over ranks, and dweight of its rows knows all tokens",
-    communication="the all_gather of x is under way while dx is multiplied, the reduce_scatter of dx while dweight is",
+    values="dx and dweight are one device's",
+    communication="the all_gather runs under dx's product, the reduce_scatter under dweight's",
     cases=cases,
     make=make,
     expected=expected,

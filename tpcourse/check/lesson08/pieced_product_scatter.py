@@ -75,7 +75,7 @@ def _first_part(evidence: Evidence) -> list[Any]:
 EXERCISE = Exercise(
     name="pieced_product_scatter",
     values="each rank's tokens of the sum of all ranks' products",
-    communication="a reduce_scatter for each piece, on its way while the next product runs; together the bytes of one",
+    communication="a reduce_scatter for each piece, under way while the next product runs",
     cases=cases,
     make=make,
     expected=expected,

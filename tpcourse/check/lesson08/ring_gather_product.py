@@ -70,8 +70,8 @@ def _step(rank: int, piece: int, moment: Moment) -> Fault | None:
 
 EXERCISE = Exercise(
     name="ring_gather_product",
-    values="all ranks' tokens in rank order, times this rank's columns, plus its bias",
-    communication="p - 1 messages; the send of piece i begins before product i, and nobody waits before product i ends",
+    values="all tokens in rank order, times this rank's columns, plus its bias",
+    communication="p - 1 messages, each begun before a product and waited for behind it",
     cases=cases,
     make=make,
     expected=expected,

@@ -67,7 +67,7 @@ def _step(rank: int, piece: int, moment: Moment) -> Fault | None:
 EXERCISE = Exercise(
     name="ring_product_scatter",
     values="each rank's tokens of the sum of all ranks' products",
-    communication="p - 1 messages; each sum travels while the next product runs, and is waited for behind it",
+    communication="p - 1 messages, each begun before a product and waited for behind it",
     cases=cases,
     make=make,
     expected=expected,
