@@ -552,11 +552,15 @@ draw.four_panels(*draw.recorded_profile())
 chosen = order(gather_product, x, up, tp=world, form="auto")
 
 # %% [markdown]
-# The check looks at both, the bounds and the choice.
+# The check looks at both, the bounds and the choice. And where a run was recorded, at the first shape of each kind peer copies hide more than the
+# popular version.
 
 # %% tags=["check"]
 assert bounds[512] < 0.25 < bounds[1024] < 0.5 < 1 == bounds[4096] == bounds[14336]
 assert set(covered(ranks["chosen"]).values()) == {0.0}
+for rows, _ in map(draw.recorded_overlap, ("gather_product", "product_scatter")):
+    E = {row["variant"]: row["hidden"] for row in rows if row["shape"] == rows[0]["shape"]}
+    assert not rows or E["peer"] > E["popular"]
 
 # %% [markdown]
 # ## 7. A timeline of your own run
