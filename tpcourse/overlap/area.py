@@ -54,7 +54,7 @@ class Area:
     def settle(self, tp: dist.ProcessGroup) -> None:
         """Wait until all ranks have done all that they were given."""
         torch.cuda.synchronize(self.device)
-        dist.barrier(tp, device_ids=[self.device.index])
+        dist.barrier(tp, device_ids=[self.device.index] if dist.get_backend(tp) == "nccl" else None)
 
     def next_slot(self, dtype: torch.dtype, room: int) -> Slot:
         """The slot of this call, the same on all ranks, cut into rooms of so many elements."""
