@@ -75,7 +75,7 @@ class SharedSlot(area.Slot):
     def second(self):
         return contextlib.nullcontext()
 
-    def behind_copies(self):
+    def unite(self):
         pass
 
     def free(self, owner):

@@ -89,22 +89,20 @@ class Slot(NamedTuple):
         self.follow()
         return self.apart()
 
+    def join(self) -> None:
+        """Let the current stream wait for the copying stream."""
+        torch.cuda.current_stream(self.area.device).wait_stream(self.area.stream)
+
     def fork(self) -> None:
-        """Let both streams wait for what the current stream was given until now."""
-        self.follow()
+        """Let the second stream for products wait for what the current stream was given until now."""
         self.area.second.wait_stream(torch.cuda.current_stream(self.area.device))
 
     def second(self) -> AbstractContextManager[object]:
         """In the block, work goes to the second stream for products."""
         return torch.cuda.stream(self.area.second)
 
-    def behind_copies(self) -> None:
-        """Let the current stream wait for the copying stream."""
-        torch.cuda.current_stream(self.area.device).wait_stream(self.area.stream)
-
-    def join(self) -> None:
-        """Let the current stream wait for both."""
-        self.behind_copies()
+    def unite(self) -> None:
+        """Let the current stream wait for the second stream."""
         torch.cuda.current_stream(self.area.device).wait_stream(self.area.second)
 
     def pull(self, theirs: Tensor, into: Tensor, rank: int, number: int) -> None:

@@ -24,7 +24,8 @@ def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: 
 
     Each rank writes its tokens into the others' memory, in `pieces` (1), from the moment of the call, while its own
     are multiplied from where they are; then the others', from where they came. Nothing is copied twice: the next call
-    but one writes there, so backward gathers again what it needs.
+    but one writes there, so backward gathers again what it needs. With `is_apart` the others' part may be multiplied
+    on a stream of its own, and begin as the blocks of the product before it end.
     Traffic: p - 1 copies of this rank's tokens, (p-1)/p n bytes where they are equal.
     """
     call = _Arriving(x, tokens, pieces or 1, is_apart)
@@ -57,8 +58,8 @@ class _Arriving:
 
     def parts(self) -> Iterator[Part]:
         """This rank's tokens, then the others', each piece behind its signal; they may be overwritten afterwards."""
-        self.slot.fork()
         stream = self.slot.second if self.is_apart else nullcontext
+        self.slot.fork()
         yield Part(rows_of(self.rank, self.sizes, self.b), self.mine)
         for from_ in reversed(self.others):
             come = self.slot.block(self.rank, from_, (self.b, self.sizes[from_], self.width))
@@ -67,6 +68,7 @@ class _Arriving:
                 with stream():
                     self.slot.wait(from_, number)
                 yield Part(at, come[here], stream)
+        self.slot.unite()
         self.slot.join()
         for from_ in self.others:
             self.slot.free(from_)
@@ -89,7 +91,7 @@ def scatter(
     """
     call = _Scatter(x, matrix, tokens, pieces or usual_pieces(tokens, between), between is None)
     call.slot.wait_free(call.right)
-    call.slot.fork()  # from here on other streams may write y, the spare room and the slot
+    call.slot.follow()  # from here on the copying stream may write y, the spare room and the slot
     for step in range(len(tokens.sizes)):
         call.multiply(step)
         if step == 0 and between is not None:
@@ -121,24 +123,23 @@ class _Scatter:
         sums = self.y if is_last else self.slot.block(self.rank, step, shape)
         theirs = self.slot.block(self.left, step - 1, shape) if step else sums
         for number, at in enumerate(cut(everything(sums), self.num_pieces)):
-            with self.slot.second() if number % 2 else nullcontext():
-                if step == 0:
-                    write_product(inputs[at], self.matrix, sums[at])
-                else:
-                    self._add(inputs[at], theirs[at], sums[at], (step - 1) * self.num_pieces + number)
-                if not is_last:
-                    self.slot.put(self.right, step * self.num_pieces + number)
+            if step == 0:
+                write_product(inputs[at], self.matrix, sums[at])
+            else:
+                self._add(inputs[at], theirs[at], sums[at], (step - 1) * self.num_pieces + number)
+            if not is_last:
+                self.slot.put(self.right, step * self.num_pieces + number)
 
     def _add(self, inputs: Tensor, theirs: Tensor, into: Tensor, number: int) -> None:
         """A product and the left neighbour's sums: in the product's epilogue, or behind it if all came in 1 piece."""
         if self.spare is None:
             self.slot.pull(theirs, into, self.left, number)
-            self.slot.behind_copies()
+            self.slot.join()
             add_product(inputs, self.matrix, into)
         else:
             come = self.spare[: into.numel()].view(into.shape)
             self.slot.pull(theirs, come, self.left, number)
             write_product(inputs, self.matrix, into)
-            self.slot.behind_copies()
+            self.slot.join()
             into += come
             self.slot.follow()  # the spare room may be written again
