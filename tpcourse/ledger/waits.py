@@ -40,11 +40,10 @@ def following(
 ) -> Iterator[list[tuple[Any, list[Event]]]]:
     """In the block, `waited(work, events)` is called before a wait for calls that began in it; True as above.
 
-    Gives the list of works and their calls' events, which holds the works, so that their identity stays their own.
+    Gives the works with their calls' events, and holds them, so that a work's identity stays its own.
     """
     works: list[tuple[Any, list[Event]]] = []
-    pending = ledger._recorder().pending
-    before = pending.add
+    before = (pending := ledger._recorder().pending).add
 
     def add(handle: Any) -> None:
         works.append((handle.work, [call.event for call in handle.calls]))
