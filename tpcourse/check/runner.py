@@ -51,6 +51,11 @@ LESSONS = {
     "layered_step": "lesson07.layered_step",
     "prefetched_step": "lesson07.prefetched_step",
     "reloaded_adam": "lesson07.reloaded_adam",
+    "gathered_meanwhile": "lesson08.gathered_meanwhile",
+    "ring_gather_product": "lesson08.ring_gather_product",
+    "ring_product_scatter": "lesson08.ring_product_scatter",
+    "ordered_backward": "lesson08.ordered_backward",
+    "pieced_product_scatter": "lesson08.pieced_product_scatter",
 }
 
 

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from tpcourse.draw.layers import layers_here as layers_here
     from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
+    from tpcourse.draw.orders import order as order
+    from tpcourse.draw.orders import timelines as timelines
     from tpcourse.draw.pairs import pair_ratio as pair_ratio
     from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
     from tpcourse.draw.panels import four_panels as four_panels
@@ -77,6 +79,7 @@ _HOME = {
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
     "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
     "hidden_by_shape": "hiding", "overlap_times": "hiding", "recorded_overlap": "hiding", "recorded_spans": "hiding",
+    "order": "orders", "timelines": "orders",
     "four_panels": "panels", "recorded_profile": "panels",
 }  # fmt: skip
 __all__ = sorted(_HOME)

@@ -29,6 +29,7 @@ def median_seconds(
     in_a_row: int = 4,
     before: Mapping[Key, Call] | None = None,
     alone: bool = False,
+    group: Any = None,
 ) -> dict[Key, float]:
     """Seconds of each call: in random order, the slowest rank's time, the median over `repeats` samples.
 
@@ -36,14 +37,14 @@ def median_seconds(
     device's own (CUDA events) and the CPU runs ahead, so launches are hidden as they are in training. `before` is
     called ahead of a sample, untimed. With `alone` each call begins once all ranks have met and their devices are
     idle, so that its launches count. Traffic: besides the calls, one all-reduce of the samples at the end, and with
-    `alone` one of a number before each call.
+    `alone` one of a number before each call; over `group`, or the world.
     Raises: ValueError for no call, repeats < 1 or in_a_row < 1.
     Trap: every rank must pass the same calls in the same order.
     """
     if not calls or repeats < 1 or in_a_row < 1:
         raise ValueError(f"{len(calls)} calls, repeats = {repeats}, in_a_row = {in_a_row}: all must be 1 or more")
     order = random.Random(20)  # the same on every rank
-    clock, samples = _clock(alone), {key: [0.0] * repeats for key in calls}
+    clock, samples = _clock(alone, group), {key: [0.0] * repeats for key in calls}
     for sample in range(-WARM_UP, repeats):
         for key in order.sample(list(calls), len(calls)):
             if before and key in before:
@@ -51,7 +52,7 @@ def median_seconds(
             seconds = clock(calls[key], in_a_row)
             if sample >= 0:
                 samples[key][sample] = seconds
-    return {key: median(row) for key, row in zip(samples, _slowest(list(samples.values())), strict=True)}
+    return {key: median(row) for key, row in zip(samples, _slowest(list(samples.values()), group), strict=True)}
 
 
 def time_collectives(
@@ -97,11 +98,11 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
     return calls, before
 
 
-def _clock(alone: bool = False) -> Callable[[Call, int], float]:
+def _clock(alone: bool = False, group: Any = None) -> Callable[[Call, int], float]:
     """(call, how often) -> seconds a call, after one call that brings the ranks together."""
     device = device_here()
     if alone:
-        return _alone_clock(device)
+        return _alone_clock(device, group)
     return _cpu_clock if device.type == "cpu" else _gpu_clock(device)
 
 
@@ -135,7 +136,7 @@ def _gpu_clock(device: Any) -> Callable[[Call, int], float]:
     return clock
 
 
-def _alone_clock(device: Any) -> Callable[[Call, int], float]:
+def _alone_clock(device: Any, group: Any) -> Callable[[Call, int], float]:
     """The ranks meet, and their devices are idle, before each call."""
     import torch
     import torch.distributed as dist
@@ -143,7 +144,7 @@ def _alone_clock(device: Any) -> Callable[[Call, int], float]:
     number = torch.zeros(1, device=device)
 
     def once(call: Call) -> float:
-        dist.all_reduce(number)
+        dist.all_reduce(number, group=group)
         if device.type == "cpu":
             begin_s = time.perf_counter()
             call()
@@ -159,13 +160,13 @@ def _alone_clock(device: Any) -> Callable[[Call, int], float]:
     return lambda call, in_a_row: sum(once(call) for _ in range(in_a_row)) / in_a_row
 
 
-def _slowest(samples: list[list[float]]) -> list[list[float]]:
+def _slowest(samples: list[list[float]], group: Any = None) -> list[list[float]]:
     """The largest over ranks, sample by sample."""
     import torch
     import torch.distributed as dist
 
     table = torch.tensor(samples, dtype=torch.float64, device=device_here())
-    dist.all_reduce(table, op=dist.ReduceOp.MAX)
+    dist.all_reduce(table, op=dist.ReduceOp.MAX, group=group)
     return table.tolist()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +17,7 @@ from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson07.common import OWN
 from tpcourse.check.lesson07.rank_names import named_storages
+from tpcourse.ledger.waits import noting_waits
 from tpcourse.memory import Peak
 from tpcourse.memory.storages import key_of, storages_of
 from tpcourse.memory.watching import Watcher
@@ -92,25 +92,15 @@ class Held(Watcher):
     @contextmanager
     def waits(self) -> Iterator[None]:
         """Note which calls this thread waits for in the block."""
-        before, mine = dist.Work.wait, threading.get_ident()
-
-        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() == mine:
-                self.under_way = [row for row in self.under_way if row[0]() is not work]
-            return before(work, *args, **kwargs)
-
-        _replace_wait(wait)
         try:
-            yield
+            with noting_waits(self._waited):
+                yield
         finally:
-            if dist.Work.wait is wait:  # else a later check replaced it, after this one was left behind
-                _replace_wait(before)
             self.under_way.clear()
+
+    def _waited(self, work: Any) -> None:
+        self.under_way = [row for row in self.under_way if row[0]() is not work]
 
 
 def _nothing() -> None:
     """What a work gives that nobody holds any more."""
-
-
-def _replace_wait(function: Callable[..., Any]) -> None:
-    dist.Work.wait = function

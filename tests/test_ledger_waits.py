@@ -1,0 +1,53 @@
+"""Waits are told as they begin, to whoever follows the calls, and to nobody behind the block."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from ledger_help import fresh_ledger
+from rig import run_ranks
+
+from tpcourse.ledger.waits import following, noting_waits
+
+
+def _followed(rank, group):
+    told = []
+    with fresh_ledger(), following(lambda work, events: told.append([event.op for event in events])) as works:
+        one = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        two = dist.all_gather([torch.ones(2) for _ in range(2)], torch.ones(2), group=group, async_op=True)
+        before = [*told]
+        two.wait()
+        one.wait()
+        num_works = len(works)
+    return before, told, num_works
+
+
+def test_each_wait_names_the_calls_that_it_is_for():
+    assert run_ranks(_followed, 2) == [([], [["all_gather"], ["all_reduce"]], 2)] * 2
+
+
+def _skipped(rank, group):
+    with fresh_ledger():
+        with noting_waits(lambda work: True):
+            work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+            skipped = work.wait()
+        told = []
+        with noting_waits(told.append):
+            work.wait()
+        dist.barrier(group)
+    return skipped, len(told)
+
+
+def test_a_wait_of_which_the_note_says_true_is_left_out_and_behind_the_block_nothing_is_noted():
+    assert run_ranks(_skipped, 2) == [(True, 1)] * 2
+
+
+def _left_behind(rank, group):
+    before = dist.Work.wait
+    with noting_waits(lambda work: None):
+        inside = dist.Work.wait
+    return inside is before, dist.Work.wait is before
+
+
+def test_the_wait_of_torch_is_put_back():
+    assert run_ranks(_left_behind, 2) == [(False, True)] * 2
