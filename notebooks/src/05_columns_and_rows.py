@@ -721,10 +721,19 @@ found = ranks.run(here, "tensor_times", "mlp", 3)[0]
 times = {"this machine": {"p": len(ranks), "mlp": found}}
 
 # %% [markdown]
-# Below it, where there is one, the recorded run on GPUs, with the model of 12 layers. The grey bar ends at $1/p$, where communication costs nothing.
+# Below it the recorded run on GPUs, with the model of 12 layers. The grey bar ends at $1/p$, where communication costs nothing.
 
 # %% tags=["nbval-ignore-output"]
 draw.split_times(times | draw.recorded("tensor"))
+
+# %% [markdown]
+# That model in numbers: a step, the allocator's peak on a rank, the last loss.
+
+# %% tags=["nbval-ignore-output"]
+for machine, figures in draw.recorded("tensor").items():
+    print(machine)
+    for name, mode in figures["model"]["modes"].items():
+        print(f"{name:17} {mode['ms']:6.1f} ms {mode['peak_bytes'] / 1e9:5.2f} GB   loss {mode['losses'][-1]:.3f}")
 
 # %% [markdown]
 # A product takes $2NDF/p$ operations, and its all-reduce sends $2(p-1)/p \cdot ND$ numbers. In the ratio of the two, N and D cancel:

@@ -194,7 +194,7 @@ calls = {(way, T): step(T, **how) for way, how in ways.items() for T in (12, 96,
 took = median_seconds(calls, repeats=5, in_a_row=1)
 
 # %% [markdown]
-# If a run on GPUs has been recorded, its blocks are drawn beside yours.
+# The blocks of a run that was recorded on GPUs are drawn beside yours.
 
 # %% tags=["nbval-ignore-output"]
 took = ranks["took"][0]

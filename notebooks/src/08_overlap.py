@@ -279,7 +279,7 @@ from tpcourse.overlap import peer
 show_source(peer.arriving)
 
 # %% [markdown]
-# A recorded run on two GPUs, if there is one. The title of each part has both numbers, covered and hidden:
+# All four, recorded on two GPUs. The title of each part has both numbers, covered and hidden:
 
 # %% tags=["nbval-ignore-output"]
 names = ("serial", "popular", "ring", "peer")
