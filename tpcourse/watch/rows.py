@@ -52,7 +52,7 @@ def _after(views: Sequence[View]) -> str:
 
 def rows(world: World) -> list[Row]:
     """One row per rank: last finished, and now."""
-    return [Row(rank, _finished(view), _now(world, view)) for rank, view in sorted(world.views.items())]
+    return [Row(rank, _finished(view), _now(world, view), view.host) for rank, view in sorted(world.views.items())]
 
 
 def _finished(view: View) -> str:

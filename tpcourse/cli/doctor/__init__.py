@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
-from tpcourse.cli.doctor import hardware, leftovers, probe, software, system
+from tpcourse.cli.doctor import hardware, leftovers, probe, sharing, software, system
 from tpcourse.cli.doctor.finding import Finding
 
 CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
@@ -18,6 +18,7 @@ CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     hardware.processor,
     hardware.memory,
     hardware.graphics,
+    sharing.sharing,
     system.shared_memory,
     system.host_name,
     system.loopback,
