@@ -12,6 +12,7 @@ from tpcourse.ranks.cluster import Cluster
 from tpcourse.ranks.errors import RanksError
 
 HELLO_S = 60.0  # an engine imports torch when it is first asked
+SETTLE_S = 15.0  # an engine that comes so long after the last one is not waited for
 LEAVE_S = 5.0
 
 
@@ -22,11 +23,12 @@ class GivenCluster(Cluster):
         self.gpus: list[int] = []
         self.addresses: list[list[str]] = []
         self.expected = getattr(cluster, "n", None)
+        self.unreachable: set[int] = set()
         super().__init__(_client(cluster))
 
     def start(self, count: int | None) -> int:
         """Take `count` engines (all, if None), in the order of their hosts' names; returns how many."""
-        self.wait_for(count or self.expected or 1, set())
+        self._settle(count or self.expected or 1)
         hellos = self._hellos(list(self.client.ids))
         names = _host_names(hellos)
         order = sorted(hellos, key=lambda number: (_natural(names[number]), number))
@@ -38,6 +40,15 @@ class GivenCluster(Cluster):
         self.pids, self.gpus = [hello["pid"] for hello in mine], [hello["gpus"] for hello in mine]
         self.addresses = [hello["addresses"] for hello in mine]
         return len(self.ids)
+
+    def _settle(self, wanted: int) -> None:
+        """Wait for `wanted` engines, or until no more have come for some time: some may be gone for good."""
+        self.wait_for(1, set())
+        known, since = 1, time.monotonic()
+        while len(self.client.ids) < wanted and time.monotonic() - since < SETTLE_S:
+            time.sleep(0.05)
+            if len(self.client.ids) != known:
+                known, since = len(self.client.ids), time.monotonic()
 
     def _hellos(self, ids: list[int]) -> dict[int, dict[str, Any]]:
         """Who the engines are; those that do not answer are left out. An engine without the course is an error."""
@@ -51,7 +62,8 @@ class GivenCluster(Cluster):
             try:
                 found[number] = self.collect(result)
             except Exception as error:
-                raise RanksError(_cannot(number, error)) from None
+                if getattr(error, "ename", None) != "EngineError":  # which says that it died meanwhile
+                    raise RanksError(_cannot(number, error)) from None
         return found
 
     def has_gpu_per_rank(self) -> bool:
@@ -78,6 +90,7 @@ class GivenCluster(Cluster):
 
     def lost(self, ranks: list[int]) -> str:
         """What to say when ranks are gone for good, and what to do."""
+        self.unreachable |= set(ranks)
         hosts = ", ".join(dict.fromkeys(self.hosts[rank] for rank in ranks))
         return (
             f"Ranks that ran on {hosts} are gone, and whoever started them has to start them again. The notebook goes "
@@ -87,9 +100,8 @@ class GivenCluster(Cluster):
     def close(self) -> None:
         """Let the engines go as they came: out of every group, free for the next `start_ranks`."""
         with suppress(Exception):
-            alive = set(self.client.ids)
-            reachable = [rank for rank, number in enumerate(self.ids) if number in alive]
-            started = [self.call(rank, "leave") for rank in reachable]
+            gone = self.unreachable | set(self.dead())
+            started = [self.call(rank, "leave") for rank in range(len(self.ids)) if rank not in gone]
             end = time.monotonic() + LEAVE_S
             for result in started:
                 result.wait(max(0.0, end - time.monotonic()))

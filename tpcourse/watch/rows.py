@@ -58,7 +58,8 @@ def rows(world: World) -> list[Row]:
 def _finished(view: View) -> str:
     last = view.last
     if last is None:
-        return "nothing yet"
+        unheard = view.host is not None and view.state in ("silent", "dead")
+        return "not known" if unheard else "nothing yet"
     earlier = " of " in last.line  # of another cell: the sentence says which, where it matters
     return ", ".join(filter(None, (call_text(last), "" if earlier else line_text(last))))
 
