@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.layers import layers_here as layers_here
     from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
+    from tpcourse.draw.paid import link_paid as link_paid
     from tpcourse.draw.pairs import pair_ratio as pair_ratio
     from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
@@ -65,7 +66,7 @@ _HOME = {
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
     "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
-    "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
+    "link_paid": "paid", "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)
