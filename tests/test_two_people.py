@@ -30,23 +30,38 @@ def user(name: str) -> int | None:
     return None
 
 
+def hidden() -> dict[Path, set[str]]:
+    """Folders that only root enters, such as root's home, and what of this Python and this checkout lies in them."""
+    found: dict[Path, set[str]] = {}
+    for needed in map(Path, (os.path.realpath(sys.executable), sys.prefix, sys.base_prefix, ROOT)):
+        closed = [parent for parent in reversed(needed.parents) if not parent.stat().st_mode & 0o001]
+        if closed:
+            found.setdefault(closed[0], set()).add(needed.relative_to(closed[0]).parts[0])
+    return found
+
+
 def acting(name: str, *words: str) -> list[str]:
-    """The command that runs `words` as another user."""
-    return ["setpriv", f"--reuid={user(name)}", f"--regid={user(name)}", "--clear-groups", "--", *words]
+    """The command that runs `words` as another user; in mounts of its own what is hidden can be reached."""
+    script = ["mount -t tmpfs -o mode=755 tmpfs /mnt"]
+    for number, (folder, names) in enumerate(hidden().items()):
+        top = f"/mnt/{number}"
+        script += [f"mkdir {top}"]
+        for inside in sorted(names):
+            script += [f"mkdir '{top}/{inside}'", f"mount --rbind '{folder}/{inside}' '{top}/{inside}'"]
+        script += [f"mount --rbind {top} '{folder}'"]
+    become = f"setpriv --reuid={user(name)} --regid={user(name)} --clear-groups --"
+    return ["unshare", "--mount", "--", "sh", "-ec", "; ".join([*script, f'exec {become} "$@"']), "sh", *words]
 
 
 def why_not() -> str | None:
     if not sys.platform.startswith("linux") or os.geteuid() != 0:
         return "to be two users needs Linux and root"
-    if shutil.which("setpriv") is None or None in map(user, NAMES):
-        return f"setpriv or one of the users {', '.join(NAMES)} is missing"
-    code = "import torch, tpcourse.cli"
-    env = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/"}
-    for name in NAMES:
-        done = subprocess.run(acting(name, sys.executable, "-c", code), env=env, cwd="/", capture_output=True)
-        if done.returncode:
-            return f"{name} may not read this checkout or its Python"
-    return None
+    if None in map(shutil.which, ("setpriv", "unshare", "mount")) or None in map(user, NAMES):
+        return f"setpriv, unshare, mount or one of the users {', '.join(NAMES)} is missing"
+    code = "import subprocess, sys, tpcourse; subprocess.run([sys.executable, '-c', 'import ipyparallel'], check=True)"
+    env = {"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1", "HOME": "/"}
+    done = subprocess.run(acting(NAMES[0], sys.executable, "-c", code), env=env, cwd="/", capture_output=True)
+    return f"{NAMES[0]} may not read this checkout or its Python" if done.returncode else None
 
 
 WHY_NOT = why_not()

@@ -11,7 +11,7 @@ from typing import Any
 from tpcourse.ranks.cluster import Cluster
 from tpcourse.ranks.errors import RanksError
 
-HELLO_S = 60.0  # an engine imports torch when it is first asked
+HELLO_S = 120.0  # an engine imports torch when it is first asked
 SETTLE_S = 15.0  # an engine that comes so long after the last one is not waited for
 LEAVE_S = 5.0
 
