@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tpcourse.draw.layers import layers_here as layers_here
     from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
-    from tpcourse.draw.paid import link_paid as link_paid
     from tpcourse.draw.pairs import pair_ratio as pair_ratio
     from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.shares import traffic_curve as traffic_curve
     from tpcourse.draw.source import show_source as show_source
     from tpcourse.draw.spans import intervals as intervals
+    from tpcourse.draw.spent import link_share as link_share
     from tpcourse.draw.splits import head_cells as head_cells
     from tpcourse.draw.splits import two_splits as two_splits
     from tpcourse.draw.splits import weight_pieces as weight_pieces
@@ -66,7 +66,7 @@ _HOME = {
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
     "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
-    "link_paid": "paid", "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
+    "link_share": "spent", "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

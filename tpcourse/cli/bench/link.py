@@ -1,7 +1,8 @@
 """A real slow link: alpha and beta of a cable shaped to 10 and to 1 Gb/s, and what a training step pays on it.
 
 Two hosts are network namespaces on this machine, one rank on each. A step is measured three ways: one rank alone,
-tensor parallel over the cable, data parallel over the cable. `paid` is what it takes above the rank alone.
+tensor parallel over the cable, data parallel over the cable. r is the time of a way's collectives, with nothing else,
+over that of the rank alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from tpcourse.cli.bench import Result
 from tpcourse.cli.bench.fresh import progress
 from tpcourse.cli.two_hosts import command, missing
 
-COLUMNS = ("link, tokens a rank", "alone ms", "tensor ms", "data ms", "tensor paid %", "data paid %")
+COLUMNS = ("link, tokens a rank", "alone ms", "tensor ms", "data ms", "r tensor", "r data")
 LIMIT_S = 1800
 
 
@@ -48,7 +49,7 @@ def summary(found: Mapping[str, Any]) -> Result:
     for name, one in found["links"].items():
         fit = costs.fit([costs.Measurement("all_reduce", *point) for point in one["measured"]])
         link = fit.as_link("ring")
-        steps = [_paid(step) for step in one["steps"]]
+        steps = [_ratios(step) for step in one["steps"]]
         links[name] = {
             "alpha_s": link.alpha_s,
             "bytes_per_s": link.bytes_per_s,
@@ -63,11 +64,11 @@ def summary(found: Mapping[str, Any]) -> Result:
     return Result(COLUMNS, [*rows, *alphas], figures)
 
 
-def _paid(step: Mapping[str, float]) -> dict[str, float]:
+def _ratios(step: Mapping[str, float]) -> dict[str, float]:
     alone = step["alone_ms"]
-    return {**step, "tensor_paid": step["tensor_ms"] / alone - 1, "data_paid": step["data_ms"] / alone - 1}
+    return {**step, "tensor_ratio": step["tensor_wire_ms"] / alone, "data_ratio": step["data_wire_ms"] / alone}
 
 
 def _row(name: str, step: Mapping[str, float]) -> tuple[object, ...]:
     times = (step["alone_ms"], step["tensor_ms"], step["data_ms"])
-    return (f"{name}, {step['tokens']:.0f}", *times, 100 * step["tensor_paid"], 100 * step["data_paid"])
+    return (f"{name}, {step['tokens']:.0f}", *times, step["tensor_ratio"], step["data_ratio"])
