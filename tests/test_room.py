@@ -65,6 +65,12 @@ def test_a_limit_that_was_met_is_told_with_how_many_were_carried(tmp_path):
     assert said["first limit"] == ("warn", "met: memory, at about 12 people")
 
 
+def test_where_the_time_was_over_the_next_limit_is_told_too(tmp_path):
+    filled = with_people(tmp_path, {1: (0.3, 0.3), 8: (1.0, 2.0)}, limit="time: of 16 people 1 of 8 had started")
+    said = words(filled, 30, {"memory (0.40 GiB a person)": 52})
+    assert said["first limit"][1].endswith("With more time it would be memory (0.40 GiB a person), at about 52 people")
+
+
 def test_a_room_of_nobody_and_processes_left_behind_fail(tmp_path):
     said = words(with_people(tmp_path, {}, limit="an error with 1 people: no space"), 30, left=2)
     assert said["room"][0] == said["left behind"][0] == "fail"

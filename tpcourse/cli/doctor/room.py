@@ -225,7 +225,9 @@ def told(filled: Room, number: int, capacity: dict[str, int], left: int) -> Iter
         yield Finding(level, "room", f"{carried} of {number} {people}, {each};\n{wait}")  # type: ignore[arg-type]
     else:
         yield Finding("fail", "room", "not even one person's ranks ran the cell")
-    first = filled.limit or next((f"{what}, at about {most} people" for what, most in capacity.items()), "")
-    met = "met" if filled.limit else "not met; it would be"
+    would = next((f"{what}, at about {most} people" for what, most in capacity.items()), "")
+    first, met = filled.limit or would, "met" if filled.limit else "not met; it would be"
+    if first.startswith("time") and carried:  # says little of the machine when it is quiet
+        first += f".\nWith more time it would be {would}"
     yield Finding("warn" if filled.limit else "ok", "first limit", f"{met}: {first}".replace("be: ", "be "))
     yield Finding("fail" if left else "ok", "left behind", f"{left} processes" if left else "nothing")
