@@ -1,5 +1,6 @@
 """Stages of a test run: what runs first, and how long each took."""
 
+import signal
 import time
 from collections import defaultdict
 
@@ -50,4 +51,6 @@ class StageClock:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell's background job: the interrupt button is tested
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     config.pluginmanager.register(StageClock(), "tpcourse-stages")

@@ -15,7 +15,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "tpcourse"
 ROWS = {
     0: ["dims", "costs", "memory", "reference", "layer", "adam", "home", "lazy"],
-    1: ["ranks", "engine", "ledger", "watch", "check", "draw"],
+    1: ["ranks", "engine", "ledger", "watch", "check", "draw", "timeline"],
     2: ["wire", "conjugates", "overlap"],
     3: ["linear", "vocab", "sequence", "data", "zero", "context", "pipeline", "experts"],
     4: ["block", "train"],
@@ -24,7 +24,8 @@ ROWS = {
 ROW_OF = {part: row for row, parts in ROWS.items() for part in parts}
 APART = [3]  # rows whose parts do not import each other
 STARTS_WITHOUT_TORCH = [
-    "dims", "home", "ledger", "watch", "ranks", "check", "draw", "train", "authoring", "cli", "nbval_plugin",
+    "dims", "home", "ledger", "watch", "ranks", "check", "draw", "timeline", "train", "authoring", "cli",
+    "nbval_plugin",
 ]  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def test_the_notebook_s_side_starts_without_torch():
     assert answer.returncode == 0, answer.stderr
 
 
-@pytest.mark.parametrize("package", ["draw", "memory", "train"])
+@pytest.mark.parametrize("package", ["draw", "memory", "timeline", "train"])
 def test_no_name_that_is_imported_when_asked_for_is_that_of_a_module(package):
     """Python would put the module in its place as soon as anybody imports that module."""
     names = {*importlib.import_module(f"tpcourse.{package}").__all__}

@@ -138,6 +138,12 @@ def with_wire(x, block, group):
     return wire.all_gather(block.sequence(x), group=group)
 
 
+def hidden_under_the_product(x, weight, group):
+    from tpcourse.overlap import gather_product
+
+    return gather_product(x, weight, tp=group)
+
+
 leave = sequence.leave  # as if a cell had imported it
 
 
@@ -152,6 +158,7 @@ def by_an_attribute_of_that_name(x, group):
         (through_a_class, "tpcourse.sequence.enter"),
         (imported_inside, "tpcourse.linear.column_linear"),
         (by_the_package, "tpcourse.sequence.enter"),
+        (hidden_under_the_product, "tpcourse.overlap.gather_product"),
         (sequence.leave, "tpcourse.sequence.leave"),
         (with_wire, ""),
     ],

@@ -112,7 +112,7 @@ def _losses(rank, group, device, width, num_steps):
         torch.manual_seed(0)
         layers = (nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)) for _ in range(8))
         model = nn.Sequential(*layers).to(device, torch.float64)
-        zero, losses = STAGES[stage](model, dp=group, lr=1e-3, **options), []
+        zero, losses = STAGES[stage](model, dp=group, lr=1e-5, **options), []
         for _ in range(num_steps):
             zero.zero_grad()
             loss = (zero.module(x) - 1).square().mean()

@@ -131,7 +131,7 @@ round(100 * error)
 draw.cost_fit(measured, fits, unseen, recorded=costs.recorded())
 
 # %% [markdown]
-# Hollow points were not fitted. If a run on GPUs has been recorded it is drawn in grey: same formula, same fit, other numbers. A line
+# Hollow points were not fitted. A run that was recorded on GPUs is in grey: same formula, same fit, other numbers. A line
 # that is right within a third of the time is enough to choose an algorithm, a link or a bucket, because those choices differ by
 # factors. It is not enough to claim ten percent: for that you measure.
 #

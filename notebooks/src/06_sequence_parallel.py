@@ -125,12 +125,12 @@ torch.allclose(y, again), opened.bytes_sent / closed.bytes_sent, opened.num_call
 # | before a product by columns | all-gather | reduce-scatter |
 #
 # This is Megatron's sequence parallelism (arXiv:2205.05198, section 4.2.2). Here is the first line of the table, as it runs. `tokens` knows how
-# many tokens each rank has.
+# many tokens each rank has. `FORMS["serial"]` is torch's collective, before or behind the product; lesson 08 has other forms.
 
 # %%
-from tpcourse.linear.row import RowToTokens
+from tpcourse.overlap.scatter import ProductScatter
 
-show_source(RowToTokens)
+show_source(ProductScatter)
 
 # %% [markdown]
 # Now the whole block. `sequence_parallel=True` tells the products along which dim tokens are cut, and changes nothing else.
@@ -363,9 +363,9 @@ draw.activations(ranks["weighed"][0], unit, len(ranks))
 # others once more. That is `regather`:
 
 # %%
-from tpcourse.linear.column import ColumnFromTokens
+from tpcourse.overlap.gather import GatherProduct
 
-show_source(ColumnFromTokens)
+show_source(GatherProduct)
 
 # %% [markdown]
 # With it nothing is dark, and the bar ends at the mark:

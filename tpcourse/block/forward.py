@@ -31,6 +31,7 @@ class Pass:
     sequence_parallel: bool
     regather: bool
     recompute: str
+    overlap: str = "serial"  # a form of `tpcourse.overlap`
     is_training: bool = False
     step: int = 0  # counts forwards in training: each draws masks of its own
     num_tokens: int = 0  # T of this batch
@@ -45,7 +46,8 @@ class Pass:
     def _gather(self) -> dict[str, Any]:
         if not self.sequence_parallel:
             return {}
-        return {"sequence_dim": 1, "num_tokens": self.num_tokens, "regather": self.regather}
+        how = {"num_tokens": self.num_tokens, "regather": self.regather, "overlap": self.overlap}
+        return {"sequence_dim": 1, **how}
 
     def embed(self, tokens: Tensor, w: Weights) -> Tensor:
         """[B, T] and [V_r, D] -> [B, T, D], or [B, T_r, D]."""
@@ -62,7 +64,8 @@ class Pass:
 
     def row(self, x: Tensor, w: Weights) -> Tensor:
         """[B, T, F/p] and [D, F/p] -> [B, T, D], or [B, T_r, D]."""
-        return linear.row_linear(x, w.weight, w.bias, tp=self.tp, sequence_dim=self.sequence_dim)
+        how: dict[str, Any] = {"sequence_dim": self.sequence_dim, "overlap": self.overlap}
+        return linear.row_linear(x, w.weight, w.bias, tp=self.tp, **how)
 
     def places(self, w: Weights) -> Tensor:
         """The rows of this rank's tokens: [T, D] -> [T, D], or [T_r, D]."""

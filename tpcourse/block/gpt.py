@@ -46,13 +46,15 @@ class GPT(nn.Module):
 
     Equal arguments give the same model at any p: the initial weights are bit for bit those of one device.
     `tp=None` is one device. `sequence_parallel` splits the tokens between the products; `regather` then keeps
-    only a rank's own tokens for backward and gathers them again there. `recompute` is "none", "selective" (attention
-    without its products) or "full" (each block). `layouts` is the table that says which part of a weight is here.
+    only a rank's own tokens for backward and gathers them again there, and `overlap` names the form of
+    `tpcourse.overlap` in which products and tokens' collectives run at the same time. `recompute` is "none",
+    "selective" (attention without its products) or "full" (each block). `layouts` is the table that says which part of
+    a weight is here.
 
     Traffic, forward and backward each: that of its blocks, and one all-reduce (embedding forward, head backward) or
     its sequence parallel equal. `loss` adds two small all-reduces forward.
-    Raises: ValueError if p does not divide the heads, or exceeds V, or regather comes alone; in forward if there are
-    more tokens than T learned positions, or fewer than ranks with sequence parallelism.
+    Raises: ValueError if p does not divide the heads, or exceeds V, or regather or overlap comes alone; in forward if
+    there are more tokens than T learned positions, or fewer than ranks with sequence parallelism.
     Trap: after backward `finish_gradients(model)`, before the norm and the optimizer.
     """
 
@@ -63,6 +65,7 @@ class GPT(nn.Module):
         tp: dist.ProcessGroup | None = None,
         sequence_parallel: bool = False,
         regather: bool = False,
+        overlap: str = "serial",
         recompute: str = "none",
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
@@ -73,6 +76,8 @@ class GPT(nn.Module):
         require_recompute(recompute)
         if regather and not sequence_parallel:
             raise ValueError("regather=True gathers tokens again, but sequence_parallel=False splits none: give both")
+        if overlap != "serial" and not sequence_parallel:
+            raise ValueError(f"overlap = {overlap!r} hides tokens' collectives: give sequence_parallel=True too")
         self.config, self.tp, self.layouts = config, tp, layouts
         self.forwards = 0  # in training; each draws dropout masks of its own
         self.tokens = Weights(config.V, config.D)
@@ -83,7 +88,8 @@ class GPT(nn.Module):
         heads = Heads(config.H, config.kv_heads, tp)  # first: it says best which heads do not divide
         self.shards = fill(self, layouts, seed, dtype, device)
         seeds = Seeds(seed, tp=tp, device=self.tokens.weight.device)
-        self.here = Pass(config, tp, heads, seeds, sequence_parallel and tp is not None, regather, recompute)
+        is_split = sequence_parallel and tp is not None
+        self.here = Pass(config, tp, heads, seeds, is_split, regather, recompute, overlap if is_split else "serial")
 
     def forward(self, tokens: Tensor) -> Tensor:
         here = self.new_pass(tokens.shape[1])

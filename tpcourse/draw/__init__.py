@@ -25,13 +25,22 @@ if TYPE_CHECKING:
     from tpcourse.draw.cost_links import product_bars as product_bars
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
+    from tpcourse.draw.exposed import exposed_times as exposed_times
+    from tpcourse.draw.exposed import recorded_exposed as recorded_exposed
+    from tpcourse.draw.exposed import recorded_step as recorded_step
     from tpcourse.draw.flats import flat_pieces as flat_pieces
+    from tpcourse.draw.hiding import hidden_by_shape as hidden_by_shape
+    from tpcourse.draw.hiding import overlap_times as overlap_times
+    from tpcourse.draw.hiding import recorded_overlap as recorded_overlap
+    from tpcourse.draw.hiding import recorded_spans as recorded_spans
     from tpcourse.draw.lanes import timeline as timeline
     from tpcourse.draw.layers import layers_here as layers_here
     from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
     from tpcourse.draw.pairs import pair_ratio as pair_ratio
     from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
+    from tpcourse.draw.panels import four_panels as four_panels
+    from tpcourse.draw.panels import recorded_profile as recorded_profile
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
     from tpcourse.draw.piggy_sliders import piggy_bank_sliders as piggy_bank_sliders
     from tpcourse.draw.recorded_zero import memory_and_time as memory_and_time
@@ -54,6 +63,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.times import split_times as split_times
 
 _HOME = {
+    "exposed_times": "exposed", "recorded_exposed": "exposed", "recorded_step": "exposed",
     "ALGORITHMS": "algorithms", "play": "algorithms", "memory_bars": "bars", "before_after": "cells",
     "exchange": "cells", "messages": "diagram", "holdings": "symbols", "intervals": "spans",
     "timeline": "lanes", "grid": "mesh", "bands": "rounds", "steps": "rounds", "show_source": "source",
@@ -67,6 +77,8 @@ _HOME = {
     "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
     "link_share": "spent", "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
+    "hidden_by_shape": "hiding", "overlap_times": "hiding", "recorded_overlap": "hiding", "recorded_spans": "hiding",
+    "four_panels": "panels", "recorded_profile": "panels",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -82,7 +82,7 @@ def _apart(heights: Sequence[float]) -> list[float]:
 
 
 def _limits(values: Iterable[float]) -> tuple[float, float]:
-    """Room around all values."""
+    """Room around all values; at least a tenth of the largest in all, so that what hardly differs looks alike."""
     low, high = min(found := list(values)), max(found)
-    room = 0.12 * (high - low or high)
+    room = max(0.12 * (high - low), 0.05 * high - (high - low) / 2)
     return low - room, high + room

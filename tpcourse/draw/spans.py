@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING, NamedTuple
 
 from tpcourse.draw.rounds import Logs, events_of
+from tpcourse.timeline.span import COMPUTE, Span
 
 if TYPE_CHECKING:
     from tpcourse.ledger import Event
@@ -42,6 +43,16 @@ def intervals(log: Logs) -> dict[int, Lanes]:
         every, blocking = [c for c, _ in calls], [c for c, is_async in calls if not is_async]
         lanes[rank] = Lanes(_gaps(every, every), _gaps(blocking, every), every)
     return lanes
+
+
+def lanes_of(spans: list[Span]) -> dict[int, Lanes]:
+    """The lanes of each rank, by rank, from spans; nothing is `free`: they say what was computed."""
+    start_s = min(span.begin_s for span in spans)
+    found = {rank: Lanes([], [], []) for rank in sorted({span.rank for span in spans})}
+    for span in sorted(spans, key=lambda span: span.begin_s):
+        lane = found[span.rank].compute if span.lane == COMPUTE else found[span.rank].communication
+        lane.append(Interval(1e3 * (span.begin_s - start_s), 1e3 * (span.end_s - start_s), span.name))
+    return found
 
 
 def _interval(event: "Event", start: float, last: float) -> Interval:

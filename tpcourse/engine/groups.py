@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh, distributed_c10d
 
 from tpcourse import ledger
+from tpcourse.engine.quiet import Loops
 from tpcourse.engine.renew import Renewal
 
 TIME_OUT = timedelta(minutes=15)  # far above any patience: the watcher, not torch, ends a wait
@@ -39,6 +40,7 @@ class Groups:
         self.made: list[tuple[tuple, dict, Any]] = []
         self.making: str | None = None
         self.left: list[Any] = []
+        self.loops = Loops()
         for variable, value in SETTINGS[backend].items():
             os.environ.setdefault(variable, value)
         make = getattr(distributed_c10d.new_group, "__tpcourse__", distributed_c10d.new_group)
@@ -59,7 +61,7 @@ class Groups:
         def new_group(*args: Any, **kwargs: Any) -> Any:
             self.making = "new_group"
             try:
-                group = make(*args, **kwargs)
+                group = self.loops.watching(lambda: make(*args, **kwargs))
             finally:
                 self.making = None
             self.made.append((args, kwargs, group))
@@ -71,10 +73,14 @@ class Groups:
     def join(self, store: Any, rank: int, world_size: int) -> Any:
         """Join the world on `store`; returns its group."""
         kwargs = {"device_id": self.device} if self.backend == "nccl" else {}
-        dist.init_process_group(
-            self.backend, store=store, rank=rank, world_size=world_size, timeout=TIME_OUT, **kwargs
-        )
-        return dist.group.WORLD
+
+        def world() -> Any:
+            dist.init_process_group(
+                self.backend, store=store, rank=rank, world_size=world_size, timeout=TIME_OUT, **kwargs
+            )
+            return dist.group.WORLD
+
+        return self.loops.watching(world)
 
     def leave(self) -> None:
         """Abort every group: whoever waits in one is woken or left behind.
@@ -86,7 +92,9 @@ class Groups:
         if not dist.is_initialized():
             return
         if self.backend == "gloo":
-            self.left += ledger.busy_groups()
+            busy = ledger.busy_groups()
+            self.loops.quiet(busy)
+            self.left += busy
         if self.backend == "nccl":
             groups = list(distributed_c10d._world.pg_names)
             threads = [threading.Thread(target=_abort, args=(group,), daemon=True) for group in groups]

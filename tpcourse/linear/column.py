@@ -12,9 +12,9 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 from tpcourse.conjugates import gather_split
-from tpcourse.linear.inputs import as_autocast, require_column, require_regather
-from tpcourse.linear.products import bias_gradient, input_gradient, product, weight_gradient
-from tpcourse.linear.tokens import Tokens, tokens_of_piece
+from tpcourse.overlap import gather_product
+from tpcourse.overlap.inputs import as_autocast, require_column, require_whole
+from tpcourse.overlap.products import bias_gradient, input_gradient, product, weight_gradient
 
 
 def column_linear(
@@ -26,6 +26,7 @@ def column_linear(
     sequence_dim: int | None = None,
     num_tokens: int | None = None,
     regather: bool = False,
+    overlap: str = "serial",
 ) -> Tensor:
     """x W_r^T + b_r: this rank's columns of the product, from an x that is whole in D.
 
@@ -34,20 +35,22 @@ def column_linear(
     (arXiv:2205.05198, section 4.2.2); regather=True keeps only the piece, and gathers again in backward.
     Shapes: x [.., D], weight [F/p, D], bias [F/p] -> [.., F/p]; for sequence_dim=1 x [B, T_r, D] -> [B, T, F/p].
     `num_tokens` = T where p does not divide it (pieces by `split_sizes`); without it all are as long as this one.
+    `overlap`: how the gather of tokens and the product go together, a form of `tpcourse.overlap.gather_product`.
     Traffic: none forward; one all-reduce, 2(p-1)/p n bytes (n those of x), backward, under the product for dW.
     With sequence_dim: one all-gather forward; one reduce-scatter backward, under the product for dW, and with
     regather one all-gather more, under the product for dx; (p-1)/p n bytes each, n those of [B, T, D].
-    Raises: ValueError if shapes do not fit, or regather has nothing to gather.
+    Raises: ValueError if shapes do not fit, or regather or overlap have nothing to gather.
     Trap: all ranks wait for the gradient of x, so x must require one on all ranks or on none.
     """
     if tp is None:
         return F.linear(x, weight, bias)
+    if sequence_dim is not None:
+        return gather_product(
+            x, weight, bias, tp=tp, form=overlap, sequence_dim=sequence_dim, num_tokens=num_tokens, regather=regather
+        )
+    require_whole(regather, overlap)
     require_column(x, weight, bias, tp)
-    require_regather(regather, sequence_dim)
-    x, weight, bias = as_autocast(x, weight, bias)
-    if sequence_dim is None:
-        return Column.apply(x, weight, bias, tp)
-    return ColumnFromTokens.apply(x, weight, bias, tokens_of_piece(x, tp, sequence_dim, num_tokens), regather)
+    return Column.apply(*as_autocast(x, weight, bias), tp)
 
 
 class Column(Function):
@@ -73,38 +76,6 @@ class Column(Function):
         if summing is not None:
             summing.wait()
         return dx, dweight, dbias, None
-
-
-class ColumnFromTokens(Function):
-    """`column_linear` of this rank's tokens for autograd: a gather forward, a scatter-sum backward."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, regather: bool
-    ) -> Tensor:
-        whole = tokens.gather(x).wait()  # [B, T, D]
-        kept = x if regather else whole
-        ctx.save_for_backward(kept if ctx.needs_input_grad[1] else None, weight)
-        ctx.tokens, ctx.regather = tokens, regather
-        return product(whole, weight, bias)  # [B, T, F/p]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        kept, weight = ctx.saved_tensors
-        needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
-        gathering = scattering = dweight = None
-        if ctx.regather and needs_dweight:
-            gathering = ctx.tokens.gather(kept, async_op=True)
-        if needs_dx:
-            dx = input_gradient(dy, weight)  # [B, T, D], partial: only this rank's columns
-            scattering = ctx.tokens.scatter_sum(dx, async_op=True)
-        if needs_dweight:
-            whole = kept if gathering is None else gathering.wait()
-            dweight = weight_gradient(dy, whole)  # [F/p, D], while dx travels
-        dbias = bias_gradient(dy) if needs_dbias else None
-        dx = None if scattering is None else scattering.wait()  # [B, T_r, D]
-        return dx, dweight, dbias, None, None
 
 
 def gather_columns(

@@ -65,6 +65,7 @@ def qkv_linear(
     sequence_dim: int | None = None,
     num_tokens: int | None = None,
     regather: bool = False,
+    overlap: str = "serial",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Queries, keys and values of this rank's heads, by one product with the fused weight.
 
@@ -78,8 +79,9 @@ def qkv_linear(
     sizes = heads.row_sizes(head_width)
     _require_rows(weight, heads, head_width)
     y = column_linear(
-        x, weight, bias, tp=tp, sequence_dim=sequence_dim, num_tokens=num_tokens, regather=regather
-    )
+        x, weight, bias, tp=tp, sequence_dim=sequence_dim, num_tokens=num_tokens, regather=regather,
+        overlap=overlap,
+    )  # fmt: skip
     q, k, v = (part.unflatten(-1, (-1, head_width)) for part in y.split(sizes, -1))
     return q, k, v
 

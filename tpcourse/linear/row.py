@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from tpcourse.linear.inputs import as_autocast, require_row
-from tpcourse.linear.products import bias_gradient, input_gradient, product, weight_gradient
-from tpcourse.linear.tokens import Tokens, tokens_of_whole
+from tpcourse.overlap import product_scatter
+from tpcourse.overlap.inputs import as_autocast, require_row, require_whole
+from tpcourse.overlap.products import bias_gradient, input_gradient, product, weight_gradient
 
 
 def row_linear(
@@ -22,6 +22,7 @@ def row_linear(
     *,
     tp: dist.ProcessGroup | None,
     sequence_dim: int | None = None,
+    overlap: str = "serial",
 ) -> Tensor:
     """sum_r x_r W_r^T + b: each rank adds what its part of the inputs gives, and b comes once, after the sum.
 
@@ -30,18 +31,19 @@ def row_linear(
     (arXiv:2205.05198, section 4.2.2).
     Shapes: x [.., F/p], weight [D, F/p], bias [D], equal on all ranks -> [.., D]; for sequence_dim=1
     x [B, T, F/p] -> [B, T_r, D], pieces by `split_sizes(T, p)`.
+    `overlap`: how the product and the sum of tokens go together, a form of `tpcourse.overlap.product_scatter`.
     Traffic: one all-reduce, 2(p-1)/p n bytes (n those of [.., D]), forward; none backward. With sequence_dim: one
     reduce-scatter forward, one all-gather backward, (p-1)/p n bytes each.
-    Raises: ValueError if shapes do not fit.
+    Raises: ValueError if shapes do not fit, or overlap has nothing to scatter.
     Trap: with sequence_dim, db is a partial sum, of this rank's tokens; `tpcourse.sequence.sum_gradients` adds it up.
     """
     if tp is None:
         return F.linear(x, weight, bias)
+    if sequence_dim is not None:
+        return product_scatter(x, weight, bias, tp=tp, form=overlap, sequence_dim=sequence_dim)
+    require_whole(False, overlap)
     require_row(x, weight, bias, tp)
-    x, weight, bias = as_autocast(x, weight, bias)
-    if sequence_dim is None:
-        return Row.apply(x, weight, bias, tp)
-    return RowToTokens.apply(x, weight, bias, tokens_of_whole(x, tp, sequence_dim))
+    return Row.apply(*as_autocast(x, weight, bias), tp)
 
 
 class Row(Function):
@@ -62,30 +64,4 @@ class Row(Function):
         dx = input_gradient(dy, weight) if needs_dx else None  # [.., F/p]
         dweight = weight_gradient(dy, x) if needs_dweight else None  # [D, F/p]
         dbias = bias_gradient(dy) if needs_dbias else None
-        return dx, dweight, dbias, None
-
-
-class RowToTokens(Function):
-    """`row_linear` to this rank's tokens for autograd: a scatter-sum forward, a gather backward."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens) -> Tensor:
-        ctx.save_for_backward(x if ctx.needs_input_grad[1] else None, weight)
-        ctx.tokens = tokens
-        y = tokens.scatter_sum(product(x, weight)).wait()  # [B, T, D], partial -> [B, T_r, D]
-        return y if bias is None else y.add_(bias)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        needs_dx, needs_dweight, needs_dbias, _ = ctx.needs_input_grad
-        gathering = dx = dweight = None
-        if needs_dx or needs_dweight:
-            gathering = ctx.tokens.gather(dy, async_op=True)
-        dbias = bias_gradient(dy) if needs_dbias else None  # partial: only this rank's tokens
-        if gathering is not None:
-            whole = gathering.wait()  # [B, T, D]
-            dx = input_gradient(whole, weight) if needs_dx else None  # [B, T, F/p]
-            dweight = weight_gradient(whole, x) if needs_dweight else None  # [D, F/p]
         return dx, dweight, dbias, None

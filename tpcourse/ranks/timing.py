@@ -23,20 +23,27 @@ HELD_BY = 8  # products that keep a GPU busy while the CPU runs ahead
 
 
 def median_seconds(
-    calls: Mapping[Key, Call], *, repeats: int = 20, in_a_row: int = 4, before: Mapping[Key, Call] | None = None
+    calls: Mapping[Key, Call],
+    *,
+    repeats: int = 20,
+    in_a_row: int = 4,
+    before: Mapping[Key, Call] | None = None,
+    alone: bool = False,
 ) -> dict[Key, float]:
     """Seconds of each call: in random order, the slowest rank's time, the median over `repeats` samples.
 
     A sample is one call that brings the ranks together, then `in_a_row` calls on the clock; on GPUs the clock is the
     device's own (CUDA events) and the CPU runs ahead, so launches are hidden as they are in training. `before` is
-    called ahead of a sample, untimed. Traffic: besides the calls, one all-reduce of the samples at the end.
+    called ahead of a sample, untimed. With `alone` each call begins once all ranks have met and their devices are
+    idle, so that its launches count. Traffic: besides the calls, one all-reduce of the samples at the end, and with
+    `alone` one of a number before each call.
     Raises: ValueError for no call, repeats < 1 or in_a_row < 1.
     Trap: every rank must pass the same calls in the same order.
     """
     if not calls or repeats < 1 or in_a_row < 1:
         raise ValueError(f"{len(calls)} calls, repeats = {repeats}, in_a_row = {in_a_row}: all must be 1 or more")
     order = random.Random(20)  # the same on every rank
-    clock, samples = _clock(), {key: [0.0] * repeats for key in calls}
+    clock, samples = _clock(alone), {key: [0.0] * repeats for key in calls}
     for sample in range(-WARM_UP, repeats):
         for key in order.sample(list(calls), len(calls)):
             if before and key in before:
@@ -90,9 +97,11 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
     return calls, before
 
 
-def _clock() -> Callable[[Call, int], float]:
+def _clock(alone: bool = False) -> Callable[[Call, int], float]:
     """(call, how often) -> seconds a call, after one call that brings the ranks together."""
     device = device_here()
+    if alone:
+        return _alone_clock(device)
     return _cpu_clock if device.type == "cpu" else _gpu_clock(device)
 
 
@@ -124,6 +133,30 @@ def _gpu_clock(device: Any) -> Callable[[Call, int], float]:
         return begin.elapsed_time(end) / 1e3 / in_a_row
 
     return clock
+
+
+def _alone_clock(device: Any) -> Callable[[Call, int], float]:
+    """The ranks meet, and their devices are idle, before each call."""
+    import torch
+    import torch.distributed as dist
+
+    number = torch.zeros(1, device=device)
+
+    def once(call: Call) -> float:
+        dist.all_reduce(number)
+        if device.type == "cpu":
+            begin_s = time.perf_counter()
+            call()
+            return time.perf_counter() - begin_s
+        begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        torch.cuda.synchronize(device)
+        begin.record()
+        call()
+        end.record()
+        end.synchronize()
+        return begin.elapsed_time(end) / 1e3
+
+    return lambda call, in_a_row: sum(once(call) for _ in range(in_a_row)) / in_a_row
 
 
 def _slowest(samples: list[list[float]]) -> list[list[float]]:

@@ -25,7 +25,8 @@ class Seeds:
 
     def __init__(self, seed: int, *, tp: dist.ProcessGroup | None, device: torch.device | str = "cpu") -> None:
         self.rank = 0 if tp is None else place(tp)[0]
-        self.seed, self.device = _require_int(seed, "seed"), torch.device(device)
+        self.seed = _require_int(seed, "seed")
+        self.device = torch.empty(0, device=device).device  # "cuda" gets its number
 
     def shared(self, site: str | int, step: int) -> torch.Generator:
         """For a replicated tensor: the same on every rank."""

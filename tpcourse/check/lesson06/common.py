@@ -13,7 +13,7 @@ from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Evidence
 from tpcourse.check.misconceptions import Finding, Misconception
 
-LAYERS = ("tpcourse.linear", "tpcourse.sequence", "tpcourse.block", "tpcourse.vocab")
+LAYERS = ("tpcourse.linear", "tpcourse.overlap", "tpcourse.sequence", "tpcourse.block", "tpcourse.vocab")
 """The packages that are no answer: the exercises write what is in them."""
 Rule = Callable[[Evidence], Fault | None]
 Calls = dict[str, tuple[int, int]]

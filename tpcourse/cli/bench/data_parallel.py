@@ -37,7 +37,7 @@ class Sizes:
         return min(FIRST_MB, min(size for size in self.buckets_mb if size))
 
 
-ON_GPU = Sizes(D=1024, H=16, L=28, T=1024, sequences=8, buckets_mb=(1, 5, 10, 25, 50, 100, 200, 0), usual_mb=25)
+ON_GPU = Sizes(D=1024, H=16, L=28, T=1024, sequences=16, buckets_mb=(1, 5, 10, 25, 50, 100, 200, 0), usual_mb=25)
 ON_CPU = Sizes(D=64, H=4, L=4, T=32, sequences=4, buckets_mb=(0.05, 0.1, 0.25, 0.5, 0), usual_mb=0.25, ddp_mb=0.25)
 
 

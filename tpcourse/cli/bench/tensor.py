@@ -25,6 +25,7 @@ def measure(repeats: int | None) -> Result:
     found: dict[str, Any] = {"backend": ranks.backend, "p": len(ranks)}
     with ranks.patient(600):
         for part, module in (("mlp", "times"), ("block", "times"), ("memory", "models"), ("model", "models")):
+            ranks.restart()  # nothing of the part before is in the way
             progress(f"tensor: {part} on {ranks}")
             found[part] = ranks.run(here, f"tensor_{module}", part, number)[0]
     ranks.stop()

@@ -32,13 +32,13 @@ COUNTED: dict[str, Any] = {
 def memory(repeats: int) -> dict[str, Any]:
     """Runs in the rank: bytes that blocks keep for backward, and on a GPU the allocator's peak, by mode.
 
-    On a GPU the two blocks are passed 24 times, so that what one layer needs in passing weighs little.
+    On a GPU the two blocks are passed up to 56 times, so that what one layer needs in passing weighs little.
     """
     on_gpu = device_here().type == "cuda"
     sizes: dict[str, Any] = {"V": 256, "T": 2048, "D": 4096, "H": 32, "L": 2}
     if not on_gpu:
         sizes |= {"T": 48, "D": 48, "H": 24}
-    num_passes = 24 if on_gpu else 1
+    num_passes = _num_passes(sizes) if on_gpu else 1
     found: dict[str, Any] = {"sizes": sizes, "num_passes": num_passes, "held_bytes": {}, "peak_bytes": {}}
     for name, mode in MODES.items():
         how = {"tp": dist.group.WORLD, **mode, "device": device_here(), "dtype": torch.bfloat16}
@@ -46,6 +46,14 @@ def memory(repeats: int) -> dict[str, Any]:
         found["held_bytes"][name], found["peak_bytes"][name] = _weigh(model, num_passes)
         del model
     return found
+
+
+def _num_passes(sizes: dict[str, Any]) -> int:
+    """As many as one device has room for in 9/10 of its memory; 34 + 5 a s / h is in units of s b h bytes."""
+    one_pass = sizes["L"] * sizes["T"] * sizes["D"] * (34 + 5 * sizes["H"] * sizes["T"] / sizes["D"])
+    room = torch.tensor(torch.cuda.mem_get_info()[0], device=device_here())
+    dist.all_reduce(room, op=dist.ReduceOp.MIN)
+    return max(1, min(56, int(0.9 * room.item() / one_pass)))
 
 
 def _weigh(model: GPT, num_passes: int) -> tuple[int, int | None]:

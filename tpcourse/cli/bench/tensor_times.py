@@ -81,16 +81,17 @@ def _random(*shape: int) -> Tensor:
 
 
 def _mlp_steps(size: Size) -> dict[str, Step]:
-    tp, p, D = dist.group.WORLD, dist.get_world_size(), size.D
-    x, dy = _random(size.B, size.T, D), _random(size.B, size.T, D)
+    tp, p = dist.group.WORLD, dist.get_world_size()
+    x, dy = _random(size.B, size.T, size.D), _random(size.B, size.T, size.D)
     piece, dpiece = (whole.chunk(p, TOKENS)[dist.get_rank()].clone() for whole in (x, dy))
-    up, down = (nn.Parameter(_random(*shape) / 32) for shape in ((size.F // p, D), (D, size.F // p)))
+    alone, torchs, split = PlainMLP(size), _torchs(PlainMLP(size), None), _torchs(PlainMLP(size), TOKENS)
+    weights = ((alone.up.weight, 0), (alone.down.weight, 1))  # numbers alike: a GPU is faster on small ones
+    up, down = (nn.Parameter(w.detach().chunk(p, dim)[dist.get_rank()].clone()) for w, dim in weights)
 
     def ours(x: Tensor, dim: int | None) -> Tensor:
         hidden = F.gelu(column_linear(x, up, tp=tp, sequence_dim=dim))
         return row_linear(hidden, down, tp=tp, sequence_dim=dim)
 
-    alone, torchs, split = PlainMLP(size), _torchs(PlainMLP(size), None), _torchs(PlainMLP(size), TOKENS)
     return {
         "one device": _step(alone, x.clone(), dy, list(alone.parameters())),
         "ours": _step(partial(ours, dim=None), x.clone(), dy, [up, down]),

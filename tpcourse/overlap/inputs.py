@@ -42,12 +42,17 @@ def require_row(x: Tensor, weight: Tensor, bias: Tensor | None, tp: dist.Process
         )
 
 
-def require_regather(regather: bool, sequence_dim: int | None) -> None:
-    """Raises: ValueError if nothing was gathered that could be gathered again."""
-    if regather and sequence_dim is None:
+def require_whole(regather: bool, overlap: str) -> None:
+    """Raises: ValueError if x is whole, and something is asked for that only cut tokens can have."""
+    if regather:
         raise ValueError(
             "regather = True, but with sequence_dim = None x is whole and nothing is gathered: give the dim of the "
             "tokens, as sequence_dim=1 for [B, T_r, D], or leave regather out"
+        )
+    if overlap not in ("serial", "auto"):
+        raise ValueError(
+            f"overlap = {overlap!r}, but with sequence_dim = None no tokens are gathered or scattered beside the "
+            "product: give the dim of the tokens, as sequence_dim=1 for [B, T, D], or leave overlap out"
         )
 
 

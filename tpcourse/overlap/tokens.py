@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -56,6 +57,26 @@ class Tokens(NamedTuple):
     @property
     def _is_even(self) -> bool:
         return self.sizes[0] == self.sizes[-1]  # the longer pieces come first
+
+    def block(self, x: Tensor) -> Tensor:
+        """[.., t, .., D] as [b, R, D], contiguous: b dims before the tokens, R rows of t tokens and the dims behind."""
+        return x.contiguous().view(math.prod(x.shape[: self.dim]), math.prod(x.shape[self.dim : -1]), x.shape[-1])
+
+    def num_rows(self, x: Tensor) -> list[int]:
+        """R of each rank's block."""
+        return [size * math.prod(x.shape[self.dim + 1 : -1]) for size in self.sizes]
+
+    def empty_block(self, piece: Tensor, width: int) -> Tensor:
+        """Room for all ranks' tokens, [b, R, N], where piece is [.., T_r, .., D]."""
+        return piece.new_empty(math.prod(piece.shape[: self.dim]), sum(self.num_rows(piece)), width)
+
+    def unblock(self, block: Tensor, x: Tensor, num_tokens: int) -> Tensor:
+        """[b, R, N] as [.., t, .., N], with the other dims of x."""
+        return block.view(*x.shape[: self.dim], num_tokens, *x.shape[self.dim + 1 : -1], block.shape[-1])
+
+    def unblock_all(self, block: Tensor, x: Tensor) -> Tensor:
+        """The same for all ranks' tokens."""
+        return self.unblock(block, x, sum(self.sizes))
 
     def _join(self, stack: Tensor) -> Tensor:
         if self._is_even:

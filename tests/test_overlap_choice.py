@@ -1,0 +1,92 @@
+"""What `auto` picks: by predicted times, and never a form that the prediction makes slower than serial."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from linear_cases import draw
+from rig import run_ranks
+
+from tpcourse.draw import recorded
+from tpcourse.overlap import gather_product
+from tpcourse.overlap.choice import CHOICES, LAUNCH_S, PART_S, SPLIT, Size, fastest, predicted_s, times_of
+
+VARIANTS = {
+    ("gather", "peer", 2): "peer, 2 pieces", ("scatter", "peer", 1): "peer, 1 piece",
+    ("scatter", "peer", 4): "peer, 4 pieces",
+}  # fmt: skip
+"""Kind, form and pieces -> variant of the bench, where it is not the form's name."""
+
+
+def size_of(kind: str, shape, p: int = 2) -> Size:
+    return Size(kind, *shape, torch.bfloat16, p)
+
+
+def predicted_ms(kind: str, shape, p: int = 2):
+    """Form and pieces -> milliseconds."""
+    return {choice: 1e3 * predicted_s(size_of(kind, shape, p), *choice) for choice in CHOICES[kind]}
+
+
+def measured():
+    """Kind and shape -> variant -> milliseconds, of the recorded run on GPUs."""
+    found = {}
+    for figures in recorded("overlap").values():
+        for row in figures["rows"] if figures["backend"] == "nccl" else []:
+            if row["kind"] in ("gather_product", "product_scatter"):
+                kind = "gather" if row["kind"] == "gather_product" else "scatter"
+                found.setdefault((kind, tuple(row["shape"])), {})[row["variant"]] = row["ms"]
+    return found
+
+
+@pytest.mark.skipif(not measured(), reason="no run on GPUs is recorded")
+def test_what_is_predicted_to_be_the_fastest_was_at_most_5_percent_slower_than_the_fastest_when_measured():
+    for (kind, shape), ms in measured().items():
+        times = predicted_ms(kind, shape)
+        form, pieces = fastest(size_of(kind, shape), True)
+        candidates = {VARIANTS.get((kind, *choice), choice[0]) for choice in times}
+        best = min(ms[name] for name in candidates if name in ms)
+        assert ms[VARIANTS.get((kind, form, pieces), form)] <= 1.05 * best, (kind, shape, form, pieces)
+        assert times["serial", None] == pytest.approx(ms["serial"], rel=0.25)
+
+
+@pytest.mark.parametrize("kind", ["gather", "scatter"])
+def test_large_products_hide_their_communication_in_shared_memory_and_tiny_ones_do_not(kind):
+    large, tiny = predicted_ms(kind, (8192, 8192, 8192)), predicted_ms(kind, (256, 512, 512))
+    assert min(large, key=large.__getitem__)[0] == "peer"
+    assert min(tiny, key=tiny.__getitem__) == ("serial", None)
+
+
+def test_what_cannot_be_hidden_is_predicted_as_exposed():
+    """A narrow product: each of its two parts takes less time than the copy."""
+    size = size_of("gather", (8192, 8192, 64))
+    product_s, copy_s = times_of(size, "peer")
+    seconds = predicted_s(size, "peer", 1)
+    assert copy_s > product_s
+    assert seconds == pytest.approx(LAUNCH_S["peer"] + copy_s + SPLIT * product_s / 2 + PART_S)
+
+
+def test_more_pieces_begin_earlier_with_what_has_come_and_cost_their_launches():
+    short, long = (predicted_ms("gather", (8192, k, n)) for k, n in ((8192, 512), (8192, 14336)))
+    assert short["peer", 2] < short["peer", None] and long["peer", 2] > long["peer", None]
+
+
+def test_a_sum_in_one_piece_is_for_small_products_and_in_more_for_those_that_communicate_long():
+    small, long = predicted_ms("scatter", (2048, 4096, 4096)), predicted_ms("scatter", (16384, 1024, 8192))
+    assert small["peer", 1] < small["peer", 4] and long["peer", 4] < long["peer", 1]
+
+
+def test_without_gpus_that_reach_each_other_peer_is_never_picked():
+    for kind, shape in product(CHOICES, ((16384, 8192, 8192), (4096, 4096, 4096), (16, 16, 16), (0, 4, 4))):
+        form, _ = fastest(size_of(kind, shape, 4), False)
+        assert form in ("serial", "ring")
+
+
+def _on_cpu(rank, group):
+    x, weight = draw(0, 2, 6, 5), draw(1, 4, 5)
+    return torch.equal(gather_product(x, weight, tp=group), gather_product(x, weight, tp=group, form="serial"))
+
+
+def test_on_a_cpu_auto_is_serial():
+    assert run_ranks(_on_cpu, 2) == [True, True]
