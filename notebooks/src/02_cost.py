@@ -1,7 +1,7 @@
 # %% [markdown]
 # # 02 Cost
 # **After this you can predict how long a collective takes before you run it, from two numbers that you measured, and say
-# which link a model needs.** About 45 minutes; uses lesson 01.
+# which link a model needs.** About 55 minutes; uses lesson 01.
 #
 # Lesson 01 counted steps and bytes. It ended with two hundred small sums that took many times as long as one large sum of the
 # same bytes. Here you find out what was paid, put a number on it, and use the number.
@@ -307,9 +307,8 @@ ratios = {
 draw.link_ratios(ratios, "Llama 3 70B on 2, 4 and 8 x H100, by figures on paper")
 
 # %% [markdown]
-# "Tensor parallelism only inside a node." **Verdict:** for this model and this GPU it is so, and not by law. NVLink carries eight ranks; PCIe and a
-# 400 Gb/s card for each GPU carry two; 100 Gb/s carries none, and leaving the node costs a factor of nine. It is a ratio of three
-# numbers. Change one and ask again:
+# For this model and this GPU NVLink carries eight ranks, PCIe and a 400 Gb/s card for each GPU carry two, and 100 Gb/s carries none. It is a
+# ratio of three numbers. Change one and ask again:
 
 # %%
 draw.cost_sliders()
@@ -324,9 +323,68 @@ fits_up_to = {name: costs.largest_tp("Llama 3 70B", F, link.bytes_per_s) for nam
 assert (fits_up_to["NVLink 4"], fits_up_to["PCIe 5"], fits_up_to["400 Gb/s"], fits_up_to["100 Gb/s"]) == (8, 2, 2, 1)
 
 # %% [markdown]
+# ## 7. Out of the node
+# Figures on paper are not a network. Two hosts, a cable between them, shaped to 10 and to 1 Gb/s, a rank on each: a small GPT was trained over it in two
+# ways. Tensor parallel ranks share each product; data parallel ranks (lesson 04) each take half of the batch and sum their gradients once a step.
+#
+# **Let $r$ be the time of a step's collectives over the time that it computes. Now every step gets sixteen times as many tokens. Whose $r$ falls
+# and falls: tensor's, data's or both?**
+
+# %%
+my_guess = ...
+
+# %% [markdown]
+# What was recorded with `tpcourse bench link --record`, both ways with as many FLOPs on a rank:
+
+# %%
+cables = costs.recorded_link()
+draw.link_share({name: cables[name] for name in ("10 Gb/s", "1 Gb/s")})
+
+# %% [markdown]
+# Data's. It sends its gradients once, however many tokens were in the step. Tensor parallelism sends the activations of every token: its $r$
+# loses what $\alpha$ was in it, and stays where the bytes hold it. The
+# parameters cancel in one ratio, the tokens in the other:
+#
+# $$r_{data} = \frac{2F(p-1)}{3\,p\,M\,B} \qquad r_{tensor} = \frac{4F(p-1)}{B\,(N_1 + N_2 + K_1 + K_2)}$$
+#
+# So a slow link can be outwaited with a larger batch by data parallelism, and by tensor parallelism it cannot. These ranks were CPU cores. An H100
+# multiplies ten thousand times as fast and would wait at the same cable ten thousand times as long for each product; put the cables' measured
+# $\beta$ beside NVLink's:
+
+# %%
+links = costs.recorded_links()
+beside = {name: costs.LINKS[name].bytes_per_s for name in ("NVLink 4", "400 Gb/s")}
+beside |= {f"{name}, measured": links[name].bytes_per_s for name in ("10 Gb/s", "1 Gb/s")}
+draw.link_ratios(
+    {name: {p: costs.layer_ratio("Llama 3 70B", p, F, speed) for p in (2, 4, 8)} for name, speed in beside.items()},
+    "Llama 3 70B on H100s: NVLink on paper, two cables as measured",
+)
+
+# %% [markdown]
+# "Tensor parallelism only inside a node." **Verdict:** right for the links between most nodes, and a ratio, not a law. Over NVLink eight ranks talk for
+# less time than they multiply; over a measured 10 Gb/s two of them would talk for dozens of times as long, whatever the batch. Where nodes are joined
+# by links as fast as NVLink it is a matter of taste again. Across slow links use data parallelism, and give each rank enough tokens:
+
+# %%
+speed = costs.LINKS["10 Gb/s"].bytes_per_s
+{tokens: round(costs.gradient_ratio(2, tokens, F, speed), 2) for tokens in (2**14, 2**18, 2**22)}
+
+# %% [markdown]
+# At a quarter of a million tokens a rank the two are equal, at four million the gradients cost six percent. That is why large clusters have large batches.
+
+# %% tags=["check"]
+small, large = (cables["1 Gb/s"]["steps"][i] for i in (0, -1))
+assert large["tokens"] == 16 * small["tokens"]
+assert large["data_ratio"] < small["data_ratio"] / 3 and large["tensor_ratio"] > small["tensor_ratio"] / 3
+assert costs.layer_ratio("Llama 3 70B", 2, F, links["10 Gb/s"].bytes_per_s) > 10
+assert links["1 Gb/s"].bytes_per_s < links["10 Gb/s"].bytes_per_s < costs.LINKS["NVLink 4"].bytes_per_s / 100
+assert 0.5 < 8 * links["1 Gb/s"].bytes_per_s / 1e9 < 1.5
+
+# %% [markdown]
 # ## You saw
 # You saw that a message costs $\alpha$ before its first byte, that two fitted numbers predict sizes nobody measured, that bus bandwidth is the one to hold
-# against a data sheet, that the size decides between ring and tree, and that one ratio, $F(p-1)/(NB)$, says which link a split product needs.
+# against a data sheet, that the size decides between ring and tree, that one ratio, $F(p-1)/(NB)$, says which link a split product needs, and that
+# more tokens help data parallelism across a slow link and tensor parallelism not at all.
 #
 # The exercises (`exercises/02_cost.ipynb`) let you write the fit, predict a run before it is made, choose a bucket size, and find where a model stops
 # gaining from more ranks.

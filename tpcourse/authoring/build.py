@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tpcourse.authoring import compare
+from tpcourse.authoring import compare, teaching
 from tpcourse.authoring.course import Product, orphans, products
 from tpcourse.authoring.exercise import to_exercise
 from tpcourse.authoring.lint import lint
@@ -56,10 +56,29 @@ def build(
         results += [Result(name, "stale", ["has no source; delete it"]) for name in orphans(root)]
     if not check and all(result.state != "failed" for result in results):
         _write_all(root, results)
+        results += _teaching(root, check)
     elif not check:
         for result in results:
             result.problems = result.problems or (["not written: another one failed"] if result.data else [])
+    elif lessons is None:
+        results += _teaching(root, check)
     return results
+
+
+def _teaching(root: Path, check: bool) -> list[Result]:
+    """The tables of TEACHING.md, which follow from the built notebooks."""
+    try:
+        texts = teaching.fresh(root)
+    except AuthoringError as error:
+        return [Result(teaching.FILE, "failed", [str(error)])]
+    if texts is None:
+        return []
+    if texts[0] == texts[1]:
+        return [Result(teaching.FILE, "unchanged")]
+    if check:
+        return [Result(teaching.FILE, "stale", ["its minutes are not those of the notebooks"])]
+    write(root / teaching.FILE, texts[1].encode())
+    return [Result(teaching.FILE, "written")]
 
 
 def _write_all(root: Path, results: list[Result]) -> None:

@@ -2,11 +2,11 @@
 
 import os
 import platform
-import shutil
-import subprocess
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+
+from tpcourse.ranks.nvidia import nvidia_smi
 
 
 @dataclass(frozen=True)
@@ -55,18 +55,6 @@ def links() -> list[str]:
     rows = [line.split() for line in nvidia_smi("topo", "-m").splitlines()]
     first = next((row for row in rows if row[0] == "GPU0" and "X" in row[:2]), [])
     return first[2 : 1 + len(cards())]
-
-
-def nvidia_smi(*args: str) -> str:
-    """What nvidia-smi prints, or nothing where there is none or it fails."""
-    program = shutil.which("nvidia-smi")
-    if program is None:
-        return ""
-    try:
-        done = subprocess.run([program, *args], capture_output=True, text=True, timeout=5, check=True)
-    except (subprocess.SubprocessError, OSError):
-        return ""
-    return "\n".join(line for line in done.stdout.splitlines() if line.strip())
 
 
 def version(package: str) -> str | None:

@@ -31,6 +31,7 @@ def _doctor(commands: "argparse._SubParsersAction") -> None:
     parser = _add(commands, "doctor", "says what will work on this machine and what will not", more)
     parser.add_argument("--json", action="store_true", help="print one JSON object in place of the lines")
     parser.add_argument("--timeout", type=float, default=8, metavar="S", help="seconds for the ranks (default 8)")
+    parser.add_argument("--room", type=int, metavar="N", help="start N people's ranks: how many does it carry?")
     parser.add_argument("--clean", action="store_true", help="end processes that a dead notebook of yours left behind")
 
 

@@ -12,13 +12,14 @@ from tpcourse.costs.models import MODELS, PEAK_FLOPS, Model, find_model
 from tpcourse.costs.products import (
     Times,
     best_speedup,
+    gradient_ratio,
     largest_tp,
     layer_ratio,
     layer_times,
     overlap_ratio,
     product_flops,
 )
-from tpcourse.costs.recording import Recording, recorded
+from tpcourse.costs.recording import Recording, recorded, recorded_link, recorded_links
 
 __all__ = [
     "ALGORITHMS",
@@ -43,6 +44,7 @@ __all__ = [
     "finish_s",
     "fit",
     "fit_each",
+    "gradient_ratio",
     "half_size",
     "largest_tp",
     "layer_ratio",
@@ -52,5 +54,7 @@ __all__ = [
     "predict",
     "product_flops",
     "recorded",
+    "recorded_link",
+    "recorded_links",
     "seconds",
 ]

@@ -69,6 +69,19 @@ def layer_times(model: str | Model, tokens: int, p: int, flops_per_s: float, lin
     return Times(2 * tokens_ * found.D * (sum(found.columns) + sum(found.rows)) / p / flops, collectives)
 
 
+def gradient_ratio(p: int, tokens: int, flops_per_s: float, bytes_per_s: float, itemsize: int = BF16) -> float:
+    """r of data parallelism, its all-reduce over a step of M tokens a rank: 2 F (p-1) / (3 p M B) in bf16.
+
+    The ring carries 2(p-1)/p P itemsize bytes once a step, the step is 6 P M FLOPs: the parameters P cancel, the
+    tokens M do not. alpha is left out. Raises: ValueError as `overlap_ratio`.
+    """
+    p, tokens_ = require_ranks(p), require_positive(tokens, "tokens", "16384")
+    flops = require_positive(flops_per_s, "flops_per_s", "989e12, an H100 on paper")
+    speed = require_positive(bytes_per_s, "bytes_per_s", "1.25e9, 10 Gb/s on paper")
+    num_bytes = 2 * (p - 1) / p * require_positive(itemsize, "itemsize", "2")
+    return num_bytes / speed / (6 * tokens_ / flops)
+
+
 def layer_ratio(model: str | Model, p: int, flops_per_s: float, bytes_per_s: float) -> float:
     """r of one layer's forward, alpha left out: 4 F (p-1) / (B (N1 + N2 + K1 + K2)); tokens and D cancel.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpcourse.costs.links import Link
 from tpcourse.costs.measured import Measurement
 
 FOLDER = Path(__file__).parents[1] / "recordings"
@@ -31,6 +32,21 @@ def recorded(folder: Path = FOLDER) -> Recording | None:
     points = ([Measurement(**point) for point in figures[name]] for name in ("measured", "unseen"))
     measured, unseen = (tuple(sorted(part, key=lambda m: (m.op, m.num_bytes))) for part in points)
     return Recording(_name(content["machine"], figures), measured, unseen)
+
+
+def recorded_link(folder: Path = FOLDER) -> dict[str, Any]:
+    """What `tpcourse bench link --record` wrote of each shaped cable: alpha, bytes a second, steps; or nothing."""
+    path = folder / "link.json"
+    return json.loads(path.read_text(encoding="utf-8"))["figures"]["links"] if path.is_file() else {}
+
+
+def recorded_links(folder: Path = FOLDER) -> dict[str, Link]:
+    """The shaped cables as links, by the names of their rates."""
+    source = "tpcourse bench link: all-reduces of gloo over TCP between two hosts, fitted as a ring's"
+    return {
+        name: Link(name, one["alpha_s"], one["bytes_per_s"], source)
+        for name, one in recorded_link(folder).items()
+    }
 
 
 def _name(machine: dict[str, Any], figures: dict[str, Any]) -> str:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.shares import traffic_curve as traffic_curve
     from tpcourse.draw.source import show_source as show_source
     from tpcourse.draw.spans import intervals as intervals
+    from tpcourse.draw.spent import link_share as link_share
     from tpcourse.draw.splits import head_cells as head_cells
     from tpcourse.draw.splits import two_splits as two_splits
     from tpcourse.draw.splits import weight_pieces as weight_pieces
@@ -77,7 +78,7 @@ _HOME = {
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
     "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
-    "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
+    "link_share": "spent", "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
     "hidden_by_shape": "hiding", "overlap_times": "hiding", "recorded_overlap": "hiding", "recorded_spans": "hiding",
     "order": "orders", "timelines": "orders",
     "four_panels": "panels", "recorded_profile": "panels",

@@ -18,43 +18,60 @@ def _rank() -> Rank:
 
 
 def hello() -> dict[str, Any]:
-    """Who is this engine: process, host, GPUs."""
+    """Who is this engine: process, host and its addresses, GPUs."""
     import socket
 
     import torch
 
-    return {"pid": os.getpid(), "host": socket.gethostname(), "gpus": torch.cuda.device_count()}
+    from tpcourse.engine.hosts import addresses
+
+    known = {"pid": os.getpid(), "host": socket.gethostname(), "addresses": addresses()}
+    return {**known, "gpus": torch.cuda.device_count()}
 
 
-def setup(rank: int, world_size: int, backend: str, device_index: int, board: str | None) -> None:
-    """Make this engine rank `rank`."""
+def setup(
+    rank: int, world_size: int, backend: str, device_index: int, board: str | None, ranks_here: int | None = None
+) -> None:
+    """Make this engine rank `rank`, one of `ranks_here` on its host; what it was before, it is no more."""
     from IPython import get_ipython
 
     shell = get_ipython()
-    shell.tpcourse_rank = Rank(shell, rank, world_size, backend, device_index, board)
+    if (before := getattr(shell, "tpcourse_rank", None)) is not None:
+        before.leave()
+    shell.tpcourse_rank = Rank(shell, rank, world_size, backend, device_index, board, ranks_here or world_size)
 
 
-def open_store(world_size: int) -> tuple[str, int]:
-    """Open a store on this host for ranks on several hosts; the system picks the port."""
-    import socket
-
+def open_store(world_size: int) -> int:
+    """Open a store on this host, on every address of it, for ranks on several hosts; the system picks the port."""
     import torch.distributed as dist
 
-    host = socket.gethostbyname(socket.gethostname())
     rank = _rank()
-    rank.mine["store"] = dist.TCPStore(host, 0, world_size, is_master=True, wait_for_workers=False)
-    return host, rank.mine["store"].port
+    rank.mine["store"] = dist.TCPStore("127.0.0.1", 0, world_size, is_master=True, wait_for_workers=False)
+    return rank.mine["store"].port
+
+
+def reached(candidates: list[str], port: int) -> list[str]:
+    """Those addresses of rank 0's host that this one reaches."""
+    from tpcourse.engine import hosts
+
+    return hosts.reached(candidates, port)
 
 
 def join(store: str | tuple[str, int], plan: list, generation: int) -> None:
-    """Join the world: `store` is the path of a private file, or host and port."""
+    """Join the world: `store` is the path of a private file, or an address of rank 0's host and a port."""
     import torch.distributed as dist
+
+    from tpcourse.engine.hosts import talk_towards
 
     rank = _rank()
     if isinstance(store, str):
-        opened = dist.FileStore(store, rank.world_size)
+        opened: Any = dist.FileStore(store, rank.world_size)
+    elif rank.rank == 0:
+        opened = rank.mine.get("store")
     else:
-        opened = rank.mine.get("store") if rank.rank == 0 else dist.TCPStore(*store, rank.world_size, is_master=False)
+        opened = dist.TCPStore(*store, rank.world_size, is_master=False)
+    if not isinstance(store, str) and store[0] != "127.0.0.1":
+        talk_towards(store[0])
     rank.join(opened, plan, generation)
 
 

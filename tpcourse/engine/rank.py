@@ -26,7 +26,14 @@ class Rank:
     """What a rank is between two cells and within one."""
 
     def __init__(
-        self, shell: Any, rank: int, world_size: int, backend: str, device_index: int, board: str | None
+        self,
+        shell: Any,
+        rank: int,
+        world_size: int,
+        backend: str,
+        device_index: int,
+        board: str | None,
+        ranks_here: int,
     ) -> None:
         self.shell, self.rank, self.world_size = shell, rank, world_size
         self.device = torch.device("cuda", device_index) if backend == "nccl" else torch.device("cpu")
@@ -39,7 +46,7 @@ class Rank:
         if backend == "nccl":
             torch.cuda.set_device(self.device)
         else:
-            torch.set_num_threads(max(1, (os.cpu_count() or 1) // world_size))
+            torch.set_num_threads(max(1, (os.cpu_count() or 1) // ranks_here))
         ledger.install(board=board)
 
     def join(self, store: Any, plan: list, generation: int) -> None:

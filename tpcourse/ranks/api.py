@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from typing import Any
 
-from tpcourse.ranks import magic, show
-from tpcourse.ranks.cluster import Cluster, GivenCluster, LocalCluster
+from tpcourse.ranks import caps, magic, show
+from tpcourse.ranks.asked import check_arguments, check_patience, choose
+from tpcourse.ranks.cluster import Cluster, LocalCluster
+from tpcourse.ranks.devices import Device, check_devices, check_found, check_free, explained
 from tpcourse.ranks.errors import RankError, RanksError
+from tpcourse.ranks.hosts import GivenCluster
 from tpcourse.ranks.judge import judge
 from tpcourse.ranks.recover import Meeting
 from tpcourse.ranks.run import Run
-
-CPU_RANKS = 4
 
 
 class Ranks:
@@ -117,7 +118,11 @@ class Ranks:
 
 
 def start_ranks(
-    n: int | None = None, backend: str | None = None, patience: float = 20.0, cluster: Any = None
+    n: int | None = None,
+    backend: str | None = None,
+    patience: float = 20.0,
+    cluster: Any = None,
+    devices: Sequence[Device] | None = None,
 ) -> Ranks:
     """Start ranks, or return those that this notebook has running.
 
@@ -126,17 +131,21 @@ def start_ranks(
 
     Args:
         n: how many ranks. backend: "nccl" or "gloo". patience: seconds without progress after which ranks that wait
-        in a collective are reported and freed. cluster: an ipyparallel Cluster, Client or connection file, whose
-        engines (on any hosts) become the ranks; by default they are started on this machine.
+        in a collective are reported and freed. cluster: an ipyparallel Cluster, a connection file or a profile's name;
+        its engines, on one host or several, become the ranks, ordered by host. By default ranks are started here.
+        devices: GPUs for the ranks, one each: numbers among the visible ones (CUDA_VISIBLE_DEVICES), or identifiers
+        such as "GPU-4f3a".
 
     Raises:
-        ValueError: more ranks than GPUs, an unknown backend, or ranks already running with other arguments.
+        ValueError: more ranks than GPUs, an unknown backend or device, or ranks already running with other arguments.
+        RuntimeError: a GPU is full or taken, or a person's ranks would be more than this machine allows.
     """
     check_arguments(n, backend, patience)
+    backend = _with_devices(devices, n, backend, cluster)
     if running():
-        return _same(running()[0], n, backend, patience)
+        return _same(running()[0], n, backend, patience, devices)
     magic.register(running)
-    ranks = _start(n, backend or os.environ.get("TPCOURSE_BACKEND"), patience, cluster)
+    ranks = _start(n, backend or os.environ.get("TPCOURSE_BACKEND"), patience, cluster, devices)
     running().append(ranks)
     atexit.register(_stop_quietly, ranks)
     return ranks
@@ -148,59 +157,61 @@ def running() -> list[Ranks]:
     return []
 
 
-def _start(n: int | None, backend: str | None, patience: float, given: Any) -> Ranks:
-    cluster: GivenCluster | LocalCluster = LocalCluster() if given is None else GivenCluster(given)
+def _with_devices(devices: Sequence[Device] | None, n: int | None, backend: str | None, cluster: Any) -> str | None:
+    """The backend that picked devices ask for; a ValueError for arguments that contradict them."""
+    if devices is None:
+        return backend
+    check_devices(devices)
+    if cluster is not None:
+        raise ValueError("devices= picks GPUs of this machine; on the hosts of a cluster set CUDA_VISIBLE_DEVICES")
+    if backend == "gloo":
+        raise ValueError(f"devices={list(devices)!r}: ranks on gloo use the CPU; leave devices or backend away")
+    if n not in (None, len(devices)):
+        raise ValueError(f"n={n} and {len(devices)} devices: each rank has a GPU of its own; leave n away")
+    return "nccl"
+
+
+def _start(
+    n: int | None, backend: str | None, patience: float, given: Any, devices: Sequence[Device] | None = None
+) -> Ranks:
+    cluster: GivenCluster | LocalCluster = LocalCluster(devices) if given is None else GivenCluster(given)
     try:
         if isinstance(cluster, GivenCluster):
             count = cluster.start(n)
             backend = choose(count, backend, count if cluster.has_gpu_per_rank() else 0)[1]
         else:
-            count, backend = choose(n, backend, cluster.num_gpus())
-            cluster.start(count)
+            count, backend = _start_here(cluster, n, backend, devices)
         return Ranks(cluster, backend, patience)
-    except BaseException:
+    except BaseException as error:
         cluster.close()
+        if words := explained(error):
+            raise RanksError(words) from None
         raise
 
 
-def choose(n: int | None, backend: str | None, num_gpus: int) -> tuple[int, str]:
-    """How many ranks on which backend, or a sentence that says why not."""
-    if backend == "gloo":
-        return n or CPU_RANKS, "gloo"
-    if backend == "nccl" or num_gpus >= 2:
-        wanted = num_gpus if n is None else n
-        if wanted > num_gpus or num_gpus == 0:
-            ways = f"start_ranks({num_gpus}), or " if num_gpus else ""
-            raise ValueError(
-                f"{wanted or 2} ranks on NCCL need {wanted or 2} GPUs, one each, and there are {num_gpus}. Ways out: "
-                f"{ways}start_ranks({n or CPU_RANKS}, backend='gloo') on the CPU"
-            )
-        return wanted, "nccl"
-    return n or CPU_RANKS, "gloo"
+def _start_here(
+    cluster: LocalCluster, n: int | None, backend: str | None, devices: Sequence[Device] | None
+) -> tuple[int, str]:
+    """Start ranks on this machine: as many as asked for, as its GPUs and as its owner allow."""
+    num_gpus = cluster.num_gpus()
+    check_found(devices, num_gpus)
+    count, backend = choose(n, backend, num_gpus)
+    count = caps.within(n, count, cluster.session.folder)
+    if backend == "nccl":
+        check_free(cluster.session.place["env"], count)
+    cluster.start(count)
+    return count, backend
 
 
-def check_arguments(n: int | None, backend: str | None, patience: float) -> None:
-    """Raise ValueError for what cannot be meant."""
-    if n is not None and (not isinstance(n, int) or isinstance(n, bool) or not 1 <= n <= 64):
-        raise ValueError(f"n={n!r}: the number of ranks is a whole number from 1 to 64, for example start_ranks(4)")
-    if backend not in (None, "gloo", "nccl"):
-        raise ValueError(f"backend={backend!r}: 'nccl' (GPUs) or 'gloo' (CPU)")
-    check_patience(patience)
-
-
-def check_patience(seconds: float) -> float:
-    """The seconds as a number, or a ValueError that quotes them."""
-    if not isinstance(seconds, (int, float)) or not 0.5 <= seconds <= 600:
-        raise ValueError(f"patience={seconds!r}: a number of seconds from 0.5 to 600, for example 20")
-    return float(seconds)
-
-
-def _same(ranks: Ranks, n: int | None, backend: str | None, patience: float) -> Ranks:
+def _same(
+    ranks: Ranks, n: int | None, backend: str | None, patience: float, devices: Sequence[Device] | None
+) -> Ranks:
     """The running ranks, if they are what was asked for."""
-    if n not in (None, len(ranks)) or backend not in (None, ranks.backend):
+    picked = devices is not None and list(devices) != ranks.cluster.devices
+    if n not in (None, len(ranks)) or backend not in (None, ranks.backend) or picked:
         raise ValueError(
             f"this notebook already has {ranks}; call ranks.stop() first to start {n or len(ranks)} ranks "
-            f"on {backend or ranks.backend}"
+            f"on {f'devices {devices}' if picked else backend or ranks.backend}"
         )
     ranks.patience = float(patience)
     return ranks

@@ -116,11 +116,17 @@ def how_it_ended(status: int) -> str:
     return f"killed by signal {-code} ({signal.Signals(-code).name})"
 
 
-def count_gpus() -> int:
-    """Count GPUs in a child, so that this process never touches CUDA."""
+def count_gpus(env: dict[str, str]) -> int:
+    """Count the GPUs that the notebook's environment shows, in a child: this process never touches CUDA."""
     pid = os.fork()
     if not pid:
-        import torch
+        count = 0
+        try:
+            os.environ.clear()
+            os.environ.update(env)
+            import torch
 
-        os._exit(min(torch.cuda.device_count(), 200))
+            count = min(torch.cuda.device_count(), 200)
+        finally:
+            os._exit(count)
     return max(0, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -1,14 +1,17 @@
-"""Where the ranks' engines come from: forked here by the server, or given as an ipyparallel cluster of any hosts."""
+"""Engines in rank order, and those that the server forks on this machine; `hosts` has those that were given."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from tpcourse.ranks.calls import call
+from tpcourse.ranks.devices import narrowed
+from tpcourse.ranks.errors import RanksError
 from tpcourse.ranks.spawn import Session
 
 START_TIMEOUT_S = 90.0
@@ -22,6 +25,7 @@ class Cluster:
         self.ids: list[int] = []
         self.pids: list[int] = []
         self.hosts: list[str] = []
+        self.devices: list[Any] | None = None  # GPUs that the caller picked
 
     def call(self, rank: int, name: str, *args: Any) -> Any:
         """Start `tpcourse.engine.NAME(*args)` on a rank; returns ipyparallel's AsyncResult."""
@@ -80,20 +84,23 @@ class Cluster:
 
     def kill(self, ranks: list[int]) -> None:
         """End the processes of ranks."""
-        raise RuntimeError("ranks of a cluster that was passed in are ended by whoever started it")
+        raise RanksError("ranks of a cluster that was passed in are ended by whoever started it")
 
     def replace(self, ranks: list[int]) -> None:
         """Put new engines in the place of dead ranks."""
-        raise RuntimeError(f"ranks {ranks} are gone; start the cluster again and call start_ranks(cluster=...)")
+        raise RanksError(self.lost(ranks) or f"ranks {ranks} are gone")
+
+    def lost(self, ranks: list[int]) -> str | None:
+        """What to say when ranks are gone for good; None where new ones can take their place."""
+        return None
 
     def board(self, rank: int) -> str | None:
         """The file in which a rank notes its calls, where this process can read it."""
         return None
 
     def store(self, generation: int) -> Any:
-        """Where the ranks meet."""
-        started = self.call(0, "open_store", len(self.ids))
-        return self.gather([started], 30)[0]
+        """Where the ranks meet: a private file, or host and port."""
+        raise NotImplementedError
 
     def close(self) -> None:
         """Let go of the engines."""
@@ -104,11 +111,12 @@ class Cluster:
 class LocalCluster(Cluster):
     """Engines of this machine, forked from a server that has imported torch; sockets and stores are private files."""
 
-    def __init__(self) -> None:
-        self.session = Session()
+    def __init__(self, devices: Any = None) -> None:
+        self.session = Session(narrowed(devices, os.environ))
         self.session.fork("controller")
         self.session.request(do="gpus", place=self.session.place)  # answered when torch is imported
         super().__init__(_client(self.session.folder))
+        self.devices = None if devices is None else list(devices)
 
     def num_gpus(self) -> int:
         return self.session.answer(60)["gpus"]
@@ -166,35 +174,6 @@ class LocalCluster(Cluster):
     def close(self) -> None:
         super().close()
         self.session.close()
-
-
-class GivenCluster(Cluster):
-    """Engines that somebody else started, on one host or several; ranks are ordered by host."""
-
-    def __init__(self, cluster: Any) -> None:
-        import ipyparallel
-
-        if isinstance(cluster, ipyparallel.Client):
-            client = cluster
-        elif isinstance(cluster, ipyparallel.Cluster):
-            client = cluster.connect_client_sync()
-        else:
-            client = ipyparallel.Client(connection_info=str(cluster))
-        super().__init__(client)
-
-    def start(self, count: int | None) -> int:
-        """Take `count` engines (all, if None), sorted by host; returns how many."""
-        ids = self.wait_for(count or 1, set())
-        ids = list(self.client.ids) if count is None else ids
-        order = sorted(zip(ids, self.add(ids)), key=lambda pair: (pair[1]["host"], pair[0]))
-        self.ids = [number for number, _ in order]
-        self.pids, self.hosts = [hello["pid"] for _, hello in order], [hello["host"] for _, hello in order]
-        self.gpus = [hello["gpus"] for _, hello in order]
-        return len(order)
-
-    def has_gpu_per_rank(self) -> bool:
-        """Whether each host has a GPU for each of its ranks."""
-        return all(self.hosts.count(host) <= gpus for host, gpus in zip(self.hosts, self.gpus))
 
 
 def _client(folder: Path) -> Any:

@@ -6,7 +6,7 @@ from bisect import bisect
 from typing import Any
 
 from tpcourse.ranks import show
-from tpcourse.ranks.errors import RankDied, RankError, RanksDisagree, RanksInterrupted, RanksStuck
+from tpcourse.ranks.errors import RankDied, RankError, RanksDisagree, RanksError, RanksInterrupted, RanksStuck
 from tpcourse.ranks.run import Run
 from tpcourse.watch.words import call_text, ranks_text
 
@@ -84,7 +84,11 @@ def _now() -> float:
 def _repair(ranks: Any, run: Run) -> str:
     """Let the ranks meet again; says what was kept and what is gone."""
     silent = [rank for rank in run.targets if run.is_silent(rank)]
-    gone = ranks.meeting.again(sorted(set(run.died) | set(silent)))
+    try:
+        gone = ranks.meeting.again(sorted(set(run.died) | set(silent)))
+    except RanksError as lost:  # on other hosts nothing of ours can start them again
+        ranks.stop()
+        return str(lost)
     if not gone:
         return "The groups were made again; every rank kept its variables. The next cell works."
     cells = ", ".join(map(str, dict.fromkeys(number for _, number in ranks.history[:-1] if number)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from tpcourse.ranks.errors import RanksError
+
 LEAVE_S = 8.0  # a rank that cannot leave its groups within this time is killed
 JOIN_S = 20.0
 
@@ -25,7 +27,8 @@ class Meeting:
         """Tell engines which rank they are."""
         hosts = self.cluster.hosts
         self._on(ranks, 60.0, lambda rank: (
-            "setup", rank, len(hosts), self.backend, hosts[:rank].count(hosts[rank]), self.cluster.board(rank)
+            "setup", rank, len(hosts), self.backend, hosts[:rank].count(hosts[rank]), self.cluster.board(rank),
+            hosts.count(hosts[rank]),
         ))  # fmt: skip
 
     def join(self, plan: list | None = None) -> None:
@@ -35,14 +38,21 @@ class Meeting:
         self._on(self.everyone, JOIN_S, lambda rank: ("join", store, plan or [], self.generation))
 
     def again(self, dead: list[int]) -> list[int]:
-        """Free all ranks and meet again; returns the ranks that had to be replaced (their variables are gone)."""
+        """Free all ranks and meet again; returns the ranks that had to be replaced (their variables are gone).
+
+        Raises: RanksError if some are gone for good, as those of a host that does not answer.
+        """
         self.is_broken = True
         gone = set(dead) | self._leave([rank for rank in self.everyone if rank not in dead])
+        if gone and (words := self.cluster.lost(sorted(gone))):
+            raise RanksError(words)
         plan = self._plan([rank for rank in self.everyone if rank not in gone])
         self._replace(sorted(gone))
         try:
             self.join(plan)
         except Exception:
+            if words := self.cluster.lost(self.everyone):
+                raise RanksError(words) from None
             self.fresh()
             return self.everyone
         self.is_broken = False

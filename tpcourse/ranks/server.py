@@ -130,7 +130,7 @@ class Server:
         while do != "controller" and set(self.to_import) & set(PRELOAD):
             self.import_next()
         if do == "gpus":
-            session.tell(gpus=children.count_gpus())
+            session.tell(gpus=children.count_gpus(request["place"]["env"]))
             return
         run = {"controller": children.controller, "engines": children.engine}[do]
         session.folder = request["place"]["folder"]

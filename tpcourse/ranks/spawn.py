@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -76,14 +76,14 @@ def preload_server() -> Iterator[str]:
 class Session:
     """A connection to a fork server. When it closes, or this process ends, everything forked for it is killed."""
 
-    def __init__(self) -> None:
+    def __init__(self, environ: Mapping[str, str] | None = None) -> None:
         self.socket = _connect(os.environ.get(VARIABLE))
         self.buffer = b""
         self.died: dict[int, str] = {}
         self.folder = make_folder("ranks")
-        env = dict(os.environ)
+        env = dict(os.environ if environ is None else environ)
         env.pop(VARIABLE, None)
-        self.place = {"folder": str(self.folder), "cwd": _cwd(), "env": env, "path": sys.path}
+        self.place: dict[str, Any] = {"folder": str(self.folder), "cwd": _cwd(), "env": env, "path": sys.path}
 
     def fork(self, do: str, count: int = 1, timeout_s: float = 60.0) -> list[int]:
         """Fork `count` children that run `do` (controller or engines); returns their process ids."""

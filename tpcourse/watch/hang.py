@@ -7,6 +7,7 @@ from typing import Any
 from tpcourse.watch.absent import explain_absence
 from tpcourse.watch.circle import explain_circle
 from tpcourse.watch.failure import ending_text, explain_failure
+from tpcourse.watch.lost import explain_lost_host
 from tpcourse.watch.mismatch import EQUAL_SIZES, compare_details, compare_operations, compare_pair, compare_tags
 from tpcourse.watch.odd import explain_odd
 from tpcourse.watch.order import explain_order
@@ -22,7 +23,7 @@ State = Mapping[str, Any]
 def diagnose(states: Sequence[State], interrupted: bool = False) -> Report:
     """Say why ranks wait: the first point where they differ, and what each last finished and waits in.
 
-    Shapes: one mapping per rank with rank, state, line, events, error, exit, seconds (see `View`).
+    Shapes: one mapping per rank with rank, state, line, events, error, exit, host, seconds (see `View`).
     Trap: where the states allow two explanations, the sentence says what is the case, not why.
     """
     world = World([_view(state, interrupted) for state in states])
@@ -42,13 +43,14 @@ def _view(state: State, interrupted: bool) -> View:
         now, error = ("waiting" if pending else "running"), None
     idle = now == "idle"
     line, now = (None, "done") if idle else (state.get("line"), now)
-    return View(state["rank"], now, line, latest_groups(events), error, state.get("exit"), idle)
+    return View(state["rank"], now, line, latest_groups(events), error, state.get("exit"), idle, state.get("host"))
 
 
 def explain(world: World) -> Fault:
     """The first explanation that fits: certain ones before those that time could still mend."""
     return (
-        explain_mismatch(world)
+        explain_lost_host(world)
+        or explain_mismatch(world)
         or explain_failure(world)
         or explain_odd(world)
         or explain_absence(world, "done")

@@ -29,6 +29,7 @@ HINTS = {
     "cycle": "In a circle of waits somebody must go first: let one rank call in the other order.",
     "raised": "Mend the error first; the other ranks only waited.",
     "died": "See what ended the process first; the other ranks only waited.",
+    "host": "See whether that host runs and its network is up; the other ranks only waited.",
     "silent": "That rank is busy in C code that does not let Python run; see what its line calls.",
     "computing": "If that rank is only slow, raise patience; if it loops, mend the loop.",
 }
@@ -64,6 +65,7 @@ class Row:
     rank: int
     finished: str
     now: str
+    host: str | None = None  # named where the ranks are on several
 
 
 def report(fault: Fault, rows: Sequence[Row] = (), seconds: float | None = None) -> Report:
@@ -87,13 +89,15 @@ def fill(text: str) -> str:
 
 def _table(rows: Sequence[Row]) -> str:
     """Equal rows become one; the widths come from the content."""
-    groups: dict[tuple[str, str], list[int]] = {}
+    groups: dict[tuple[str, ...], list[int]] = {}
+    several = any(row.host for row in rows)
     for row in rows:
-        groups.setdefault((row.finished, row.now), []).append(row.rank)
-    cells = [("rank" if len(rows) == 1 else "ranks", "last finished", "now")]
-    cells += [(runs_text(ranks), *texts) for texts, ranks in groups.items()]
+        place = (row.host or "",) if several else ()
+        groups.setdefault((*place, row.finished, row.now), []).append(row.rank)
+    head = ("rank" if len(rows) == 1 else "ranks", *(("host",) if several else ()), "last finished", "now")
+    cells = [head, *((runs_text(ranks), *texts) for texts, ranks in groups.items())]
     cut = cells[: MOST_ROWS + 1]
-    widths = [max(len(row[i]) for row in cut) for i in range(2)]
-    lines = [f"  {a:<{widths[0]}}   {b:<{widths[1]}}   {c}".rstrip() for a, b, c in cut]
+    widths = [max(len(row[i]) for row in cut) for i in range(len(head) - 1)]
+    lines = ["  " + "   ".join([*(a.ljust(w) for a, w in zip(row, widths)), row[-1]]).rstrip() for row in cut]
     rest = [rank for ranks in list(groups.values())[MOST_ROWS:] for rank in ranks]
     return "\n".join(lines + ([f"  {runs_text(rest)}: not shown"] if rest else []))

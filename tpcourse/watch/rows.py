@@ -52,13 +52,14 @@ def _after(views: Sequence[View]) -> str:
 
 def rows(world: World) -> list[Row]:
     """One row per rank: last finished, and now."""
-    return [Row(rank, _finished(view), _now(world, view)) for rank, view in sorted(world.views.items())]
+    return [Row(rank, _finished(view), _now(world, view), view.host) for rank, view in sorted(world.views.items())]
 
 
 def _finished(view: View) -> str:
     last = view.last
     if last is None:
-        return "nothing yet"
+        unheard = view.host is not None and view.state in ("silent", "dead")
+        return "not known" if unheard else "nothing yet"
     earlier = " of " in last.line  # of another cell: the sentence says which, where it matters
     return ", ".join(filter(None, (call_text(last), "" if earlier else line_text(last))))
 

@@ -30,6 +30,7 @@ class View:
     error: str | None = None
     exit: str | None = None
     is_idle: bool = False  # done because the cell did not run here
+    host: str | None = None  # where it runs, if the ranks are on several hosts
 
     @property
     def pending(self) -> list[Any]:

@@ -18,6 +18,7 @@ BENCHES = {
     "data": "a data-parallel training step by size of bucket, beside torch's DistributedDataParallel",
     "tensor": "tensor parallelism: an MLP, a block and a GPT beside one device and torch's parallelize_module",
     "zero": "time and memory of ZeRO's stages beside torch's DDP, ZeroRedundancyOptimizer and fully_shard",
+    "link": "a cable shaped to 10 and 1 Gb/s between two hosts: alpha, beta, tensor against data parallel",
     "overlap": "gather + product and product + scatter-sum in every form, and torch's own: what each hides",
     "profile": "a training loop on one device, TP, TP + SP and with overlap: loss, gradient norm, time, memory",
     "exposed": "what data-parallel buckets and ZeRO's third stage leave exposed of their communication, and torch's",

@@ -43,13 +43,10 @@ ON_CPU = Sizes(D=64, H=4, L=4, T=32, sequences=4, buckets_mb=(0.05, 0.1, 0.25, 0
 
 def measure_here(repeats: int) -> dict[str, Any]:
     """Runs in the rank: milliseconds of a step by variant, and of its communication alone."""
-    import torch
+    from tpcourse.ranks.timing import device_here, median_seconds
 
-    from tpcourse.ranks.timing import median_seconds
-
-    on_gpu = torch.cuda.is_available() and torch.distributed.get_backend() == "nccl"
-    sizes = ON_GPU if on_gpu else ON_CPU
-    device = torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+    device = device_here()
+    sizes = ON_GPU if device.type == "cuda" else ON_CPU
     bench = Bench(sizes, device)
     calls, before = bench.variants()
     seconds = median_seconds(calls, repeats=repeats, in_a_row=2, before=before)

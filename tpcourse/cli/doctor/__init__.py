@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
-from tpcourse.cli.doctor import hardware, leftovers, probe, software, system
+from tpcourse.cli import CommandError
+from tpcourse.cli.doctor import hardware, leftovers, probe, sharing, software, system
 from tpcourse.cli.doctor.finding import Finding
 
 CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
@@ -18,6 +19,7 @@ CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
     hardware.processor,
     hardware.memory,
     hardware.graphics,
+    sharing.sharing,
     system.shared_memory,
     system.host_name,
     system.loopback,
@@ -29,17 +31,29 @@ CHECKS: tuple[Callable[[], Iterable[Finding]], ...] = (
 def run(args: argparse.Namespace) -> int:
     """Print a line per finding; exit status 1 if something needed fails."""
     begin_s = time.monotonic()
-    probing = probe.Probe(args.timeout)                           # runs while the rest is looked at
-    findings = [finding for check in CHECKS for finding in check()]
-    findings += [*leftovers.leftovers(clean=args.clean), *probing.findings()]
+    findings = _room(args.room) if args.room is not None else _machine(args)
     works = all(finding.level != "fail" for finding in findings)
     seconds = time.monotonic() - begin_s
     if args.json:
         print(json.dumps({"works": works, "seconds": seconds, "findings": [asdict(f) for f in findings]}))
     else:
         print("\n".join(map(str, findings)))
-        print(_verdict(findings, works, seconds))
+        print(f"\n({seconds:.0f} s)" if args.room is not None else _verdict(findings, works, seconds))
     return 0 if works else 1
+
+
+def _machine(args: argparse.Namespace) -> list[Finding]:
+    probing = probe.Probe(args.timeout)                           # runs while the rest is looked at
+    findings = [finding for check in CHECKS for finding in check()]
+    return [*findings, *leftovers.leftovers(clean=args.clean), *probing.findings()]
+
+
+def _room(number: int) -> list[Finding]:
+    from tpcourse.cli.doctor.room import room
+
+    if number < 1:
+        raise CommandError(f"--room {number} is no room; give the number of people, for example --room 30.")
+    return list(room(number))
 
 
 def _verdict(findings: list[Finding], works: bool, seconds: float) -> str:

@@ -51,8 +51,9 @@ def total() -> tuple[float, bool]:
     import torch
     import torch.distributed as dist
 
-    device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-    one = torch.ones(1, device=device)
+    from tpcourse.ranks.timing import device_here
+
+    one = torch.ones(1, device=device_here())
     dist.all_reduce(one)
     return one.item(), torch.cuda.is_available()
 
