@@ -1,0 +1,146 @@
+"""What the judge's kernel has more than a notebook's: it reads plain data only, keeps time, and notes each verdict.
+
+No student's code runs in this kernel. `install` is called by a start-up file of its private IPython folder.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tpcourse.grade import intact, plain
+
+REPLACED = (
+    "The answer replaces functions of the course, of torch or of Python: {names}. A check counts for nothing then.",
+    "Leave them as they are, and write the answer with them.",
+)
+
+
+class Guard:
+    """One for a kernel."""
+
+    def __init__(self, folder: Path, cell_s: float) -> None:
+        self.folder, self.cell_s = folder, cell_s
+        self.timer: threading.Timer | None = None
+        self.pids: list[int] = []
+        self.prints: list[str] = []
+        self.figures: list[dict[str, Any]] = []
+        self.late = False
+
+    def note(self, **values: Any) -> None:
+        """A line of JSON for the verdict."""
+        with (self.folder / "verdicts.jsonl").open("a", encoding="utf-8") as notes:
+            notes.write(json.dumps(values) + "\n")
+
+    def before_cell(self, info: Any) -> None:
+        """Start the clock; ranks that are new are as they should be: remember them."""
+        self.late = False
+        self.timer = threading.Timer(self.cell_s, self._time_is_up)
+        self.timer.daemon = True
+        ranks = _running()
+        if ranks and ranks.cluster.pids != self.pids:
+            self.pids, self.prints = list(ranks.cluster.pids), intact.prints(ranks)
+        self.timer.start()
+
+    def after_cell(self, result: Any) -> None:
+        """Stop the clock; say so if ranks were lost, or time was up."""
+        if self.timer:
+            self.timer.cancel()
+        ranks = _running()
+        renewed = bool(self.pids) and (ranks is None or ranks.cluster.pids != self.pids)
+        if renewed or self.late:
+            self.note(number=result.execution_count, renewed=renewed, late=self.late)
+
+    def _time_is_up(self) -> None:
+        self.late = True
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def exercise(self, ranks: Any, name: str) -> None:
+        """The official check, with a look at the ranks' functions before and after it."""
+        from tpcourse.check import runner
+        from tpcourse.check.report import FAILED, Line, Verdict
+
+        self.figures = []
+        broken = self._replaced(ranks)
+        if not broken:
+            runner.exercise(ranks, name)
+            broken = self._replaced(ranks)
+        if broken:
+            why, hint = REPLACED
+            text = "not judged: functions were replaced"
+            names = ", ".join(broken[:5])
+            Verdict(name, [Line("values", FAILED, text)], why=why.format(names=names), hint=hint).conclude()
+
+    def _replaced(self, ranks: Any) -> list[str]:
+        if ranks.cluster.pids != self.pids:
+            return []
+        now = intact.prints(ranks)
+        return [] if now == self.prints else intact.differences(ranks)
+
+    def concluded(self, verdict: Any) -> None:
+        """Note a verdict as it is shown."""
+        from IPython import get_ipython
+
+        shell: Any = get_ipython()
+        lines = [asdict(line) for line in verdict.lines]
+        found = {"title": verdict.title, "state": verdict.state, "lines": lines, "text": str(verdict)}
+        self.note(
+            number=shell.execution_count, **found, why=verdict.why, hint=verdict.hint, figures=self.figures
+        )
+
+
+def install() -> None:
+    """Put the guard into this kernel."""
+    from IPython import get_ipython
+
+    from tpcourse import check
+    from tpcourse.check import report, runner
+    from tpcourse.grade import calculations
+
+    shell: Any = get_ipython()
+    guard = Guard(Path(os.environ["TPCOURSE_GRADE"]), float(os.environ["TPCOURSE_CELL_S"]))
+    plain.install()
+    calculations.install()
+    shell.events.register("pre_run_cell", guard.before_cell)
+    shell.events.register("post_run_cell", guard.after_cell)
+    check.exercise = guard.exercise  # type: ignore[attr-defined]
+    _before(report.Verdict, "conclude", guard.concluded)
+    judge = runner.judge
+    runner.judge = lambda spec, cases: (guard.figures.extend(map(figures_of, cases)), judge(spec, cases))[1]
+
+
+def _before(owner: Any, name: str, first: Callable[[Any], None]) -> None:
+    usual = getattr(owner, name)
+
+    def both(self: Any) -> Any:
+        first(self)
+        return usual(self)
+
+    setattr(owner, name, both)
+
+
+def figures_of(evidence: Any) -> dict[str, Any]:
+    """What the ranks of a case sent: calls by operation and bytes carried, the most of any rank."""
+    from tpcourse.check.budget import carried_bytes
+
+    calls: dict[str, int] = {}
+    most = 0
+    for outcome in evidence.outcomes:
+        own: dict[str, int] = {}
+        for event in outcome.events:
+            own[str(event.op)] = own.get(str(event.op), 0) + 1
+        calls = {op: max(calls.get(op, 0), own.get(op, 0)) for op in {*calls, *own}}
+        most = max(most, sum(carried_bytes(event) for event in outcome.events))
+    return {"case": str(evidence.case), "calls": dict(sorted(calls.items())), "carried_bytes": most}
+
+
+def _running() -> Any:
+    from tpcourse.ranks.api import running
+
+    return running()[0] if running() else None

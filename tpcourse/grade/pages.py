@@ -1,0 +1,4 @@
+"""Placeholder."""
+from pathlib import Path
+def write_pages(out, grades, lessons):
+    pass

@@ -1,0 +1,56 @@
+"""An unpickler for what ranks answer: numbers, text, arrays and the records of checks and ledger. It calls nothing else.
+
+pickle itself runs whatever its bytes name, so a rank could run code in the kernel that judges it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+BUILTINS = {"set", "frozenset", "complex", "bytearray", "slice", "range", "dict", "list", "tuple", "str", "bytes"}
+NAMES = {
+    "numpy": {"ndarray", "dtype"},
+    "numpy._core.multiarray": {"_reconstruct", "scalar"},
+    "numpy.core.multiarray": {"_reconstruct", "scalar"},
+    "numpy._core.numeric": {"_frombuffer"},
+    "numpy.core.numeric": {"_frombuffer"},
+    "_codecs": {"encode"},
+    "collections": {"OrderedDict", "deque"},
+    "ipyparallel.serialize.canning": {"CannedArray", "CannedBytes", "CannedBuffer", "CannedMemoryView"},
+    "builtins": BUILTINS,
+}
+OWN = ("tpcourse.check.evidence", "tpcourse.ledger")
+
+
+class Plain(pickle.Unpickler):
+    """Refuses every name that is not plain data."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if name in NAMES.get(module, ()) and "." not in name:
+            return super().find_class(module, name)
+        if f"{module}.".startswith(tuple(f"{own}." for own in OWN)) and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and found.__module__ == module:
+                return found
+        raise pickle.UnpicklingError(f"a rank answered with {module}.{name}, which is no plain data")
+
+
+def loads(data: Any, **_: Any) -> Any:
+    """As pickle.loads, for plain data."""
+    return Plain(io.BytesIO(data)).load()
+
+
+class Pickle:
+    """Stands in for the module pickle where ipyparallel reads answers."""
+
+    def __getattr__(self, name: str) -> Any:
+        return loads if name == "loads" else getattr(pickle, name)
+
+
+def install() -> None:
+    """Let ipyparallel in this process read plain data only."""
+    import ipyparallel.serialize.serialize as serialize
+
+    serialize.pickle = Pickle()

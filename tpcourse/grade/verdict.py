@@ -1,0 +1,142 @@
+"""From a run's report to states and points. Whatever is not proven to be right has failed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from tpcourse.check.report import BLOCKED, FAILED, NOT_STARTED, PASSED
+from tpcourse.grade.official import Exercise, Lesson
+
+STATES = (PASSED, FAILED, BLOCKED, NOT_STARTED)
+ENDED = {
+    "time": "the submission's time was used up",
+    "memory": "it used more memory than a submission may",
+    "files": "it wrote more than a submission may",
+    "crashed": "it ended the run",
+    "done": "it was not reached",
+    "none": "the run ended without a report",
+}
+
+
+@dataclass
+class Result:
+    """One exercise of one student."""
+
+    name: str
+    title: str
+    possible: float
+    state: str = FAILED
+    points: float = 0
+    feedback: str = ""
+    why: str = ""
+    hint: str = ""
+    figures: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Outcome:
+    """What a run settled: results by name, the exercise that broke it off, if one did, and whether we did ourselves."""
+
+    results: dict[str, Result] = field(default_factory=dict)
+    broken: str = ""
+    fault: str = ""
+
+
+def judge(lesson: Lesson, report: dict[str, Any] | None, wanted: Collection[str]) -> Outcome:
+    """Settle the wanted exercises up to the first that lost the kernel or the ranks; the rest needs another run."""
+    report = report or {"ended": "none", "cells": [], "verdicts": []}
+    cells = {note["cell"]: note for note in report["cells"]}
+    outcome = Outcome()
+    for exercise in lesson.exercises:
+        culprit = _breaks(report, cells, exercise)
+        if exercise.name in wanted:
+            outcome.results[exercise.name] = settle(exercise, report, cells)
+        if culprit and outcome.results:
+            outcome.broken = exercise.name
+            return outcome
+        if culprit:
+            break
+    unfinished = [name for name in wanted if name not in outcome.results]
+    if unfinished or not _prepared(lesson, cells):
+        outcome.fault = _fault(report, cells)
+    return outcome
+
+
+def _prepared(lesson: Lesson, cells: dict[int, Any]) -> bool:
+    """Whether the official cells before the first answer ran: if not, that is no student's fault."""
+    first = min(exercise.answer for exercise in lesson.exercises)
+    return all(cells.get(place, {}).get("outcome") == "passed" for place in range(first))
+
+
+def _fault(report: dict[str, Any], cells: dict[int, Any]) -> str:
+    failed = next((note for note in cells.values() if note["outcome"] != "passed"), None)
+    text = failed["message"] if failed else report.get("log", "")
+    return f"The grader could not run the official cells ({report['ended']}): {text[-1500:]}"
+
+
+def _breaks(report: dict[str, Any], cells: dict[int, Any], exercise: Exercise) -> bool:
+    """Whether this exercise's cells lost the kernel, the ranks or the run."""
+    for place in (exercise.answer, exercise.check):
+        note = cells.get(place)
+        if note is None or (note["lost"] and not note["message"].lstrip().startswith("not run:")):
+            return True
+        if any(v["number"] == place + 1 and v.get("renewed") for v in report["verdicts"]):
+            return True
+    return False
+
+
+def settle(exercise: Exercise, report: dict[str, Any], cells: dict[int, Any]) -> Result:
+    """One exercise. A point needs a cell that ended well, nbval's comparison, and the check's own verdict."""
+    result = Result(exercise.name, exercise.title, exercise.points)
+    note, answer = cells.get(exercise.check), cells.get(exercise.answer)
+    verdict = _verdict(report, exercise)
+    if note is None or note["lost"]:
+        result.feedback = _broke(exercise, report, note, answer)
+    elif verdict is None:
+        late = _late(report, exercise)
+        result.feedback = "The check ran out of time: is there a loop that does not end?" if late else _raised(note)
+    else:
+        _take(result, verdict, note["outcome"] == "passed")
+    if result.state != PASSED and answer and answer["outcome"] != "passed" and not answer["lost"]:
+        result.feedback = f"{result.feedback}\nThe answer's cell: {_raised(answer)}".strip()
+    return result
+
+
+def _take(result: Result, verdict: dict[str, Any], sound: bool) -> None:
+    judged = [line["state"] for line in verdict["lines"]]
+    state = verdict["state"]
+    if judged and all(one == BLOCKED for one in judged):
+        state = BLOCKED
+    elif state == PASSED and not sound:
+        state = FAILED
+        result.feedback = "The check passed, and its cell did not end as the official one does."
+    result.state = state if state in STATES else FAILED
+    result.points = result.possible if result.state == PASSED else 0
+    result.feedback = result.feedback or verdict["text"]
+    result.why, result.hint, result.figures = verdict["why"], verdict["hint"], verdict["figures"]
+
+
+def _verdict(report: dict[str, Any], exercise: Exercise) -> dict[str, Any] | None:
+    found = [v for v in report["verdicts"] if v["number"] == exercise.check + 1 and v.get("title") == exercise.name]
+    return found[-1] if found and not _late(report, exercise) else None
+
+
+def _late(report: dict[str, Any], exercise: Exercise) -> bool:
+    return any(v["number"] == exercise.check + 1 and v.get("late") for v in report["verdicts"])
+
+
+def _broke(exercise: Exercise, report: dict[str, Any], note: Any, answer: Any) -> str:
+    where = "its check" if answer and answer["outcome"] == "passed" else "the answer's cell"
+    for one in (answer, note):
+        if one and one["lost"] and not one["message"].lstrip().startswith("not run:"):
+            return f"{exercise.name}: failed. In {where}: {one['message'].strip().splitlines()[0][:300]}"
+    return f"{exercise.name}: failed. In {where}: {ENDED.get(report['ended'], report['ended'])}."
+
+
+def _raised(note: dict[str, Any]) -> str:
+    if note["ename"]:
+        first = note["evalue"].strip().splitlines() or [""]
+        return f"{note['ename']}: {first[0][:500]}"
+    return (note["message"].strip().splitlines() or ["it did not end as it should"])[0][:500]
