@@ -61,6 +61,8 @@ def outer(private: Path, limits: Limits, hidden: Sequence[Path], kept: Sequence[
     system.private_mounts()
     system.read_only("/")
     system.memory_folder(private, limits.disk_bytes)
+    (private / "box").mkdir()
+    system.memory_folder(private / "box", limits.disk_bytes)  # of its own: full, it does not stop the judge
     cover(hidden, kept, [private])
     _leave_the_rest()
 
@@ -122,7 +124,7 @@ def level() -> str:
     def attempt() -> None:
         os.dup2(quiet, 2)
         outer(Path("/tmp"), Limits(), [], [])
-        nested = start(lambda: None, first_process, lambda: inner(Path("/tmp"), [], []))
+        nested = start(lambda: None, first_process, lambda: inner(Path("/tmp/box"), [], []))
         os._exit(os.waitstatus_to_exitcode(os.waitpid(nested, 0)[1]))
 
     status = os.waitpid(start(attempt), 0)[1]

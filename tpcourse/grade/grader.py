@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +20,7 @@ from tpcourse.grade.find import Submission
 from tpcourse.grade.nursery import Nursery, nursery
 from tpcourse.grade.official import Lesson
 from tpcourse.grade.run import Grade, Place, grade
+from tpcourse.ranks.folders import make_folder
 
 Tell = Callable[[int, int, Grade, bool], None]
 
@@ -102,10 +103,12 @@ def _hidden() -> tuple[Path, ...]:
 @contextmanager
 def private_base() -> Iterator[Path]:
     """A folder for the runs' folders: others may pass through it, and not look."""
-    folder = tempfile.gettempdir()
-    with tempfile.TemporaryDirectory(prefix="tpgrade-", dir=folder if len(folder) < 40 else "/tmp") as name:
-        os.chmod(name, 0o711)
-        yield Path(name).resolve()
+    folder = make_folder("grade")  # swept by the next session of any kind, if this one is killed
+    try:
+        folder.chmod(0o711)
+        yield folder.resolve()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def isolation(grades: Sequence[Grade]) -> str:

@@ -31,7 +31,8 @@ class Guard:
         self.pids: list[int] = []
         self.prints: list[str] = []
         self.figures: list[dict[str, Any]] = []
-        self.late = False
+        self.late = self.lost = False
+        self.cell = -1  # the place of the cell that runs
 
     def note(self, **values: Any) -> None:
         """A line of JSON for the verdict."""
@@ -39,8 +40,11 @@ class Guard:
             notes.write(json.dumps(values) + "\n")
 
     def before_cell(self, info: Any) -> None:
-        """Start the clock; ranks that are new are as they should be: remember them."""
+        """Start the clock; ranks that are new are as they should be: remember them. Without ranks nothing is judged."""
+        if self.lost:
+            os._exit(0)
         self.late = False
+        self.cell += 1
         self.timer = threading.Timer(self.cell_s, self._time_is_up)
         self.timer.daemon = True
         ranks = _running()
@@ -49,13 +53,14 @@ class Guard:
         self.timer.start()
 
     def after_cell(self, result: Any) -> None:
-        """Stop the clock; say so if ranks were lost, or time was up."""
+        """Stop the clock; say so if ranks were lost, with what the official cells had told them, or time was up."""
         if self.timer:
             self.timer.cancel()
-        ranks = _running()
-        renewed = bool(self.pids) and (ranks is None or ranks.cluster.pids != self.pids)
-        if renewed or self.late:
-            self.note(number=result.execution_count, renewed=renewed, late=self.late)
+        ranks, error = _running(), result.error_in_exec
+        self.lost |= bool(self.pids) and (ranks is None or ranks.cluster.pids != self.pids)
+        self.lost |= bool(self.pids) and error is not None and not isinstance(error, _usual_errors())
+        if self.lost or self.late:
+            self.note(cell=self.cell, renewed=self.lost, late=self.late)
 
     def _time_is_up(self) -> None:
         self.late = True
@@ -72,6 +77,7 @@ class Guard:
             runner.exercise(ranks, name)
             broken = self._replaced(ranks)
         if broken:
+            self.lost = True  # the rest of the notebook needs other ranks
             why, hint = REPLACED
             text = "not judged: functions were replaced"
             names = ", ".join(broken[:5])
@@ -85,14 +91,9 @@ class Guard:
 
     def concluded(self, verdict: Any) -> None:
         """Note a verdict as it is shown."""
-        from IPython import get_ipython
-
-        shell: Any = get_ipython()
         lines = [asdict(line) for line in verdict.lines]
         found = {"title": verdict.title, "state": verdict.state, "lines": lines, "text": str(verdict)}
-        self.note(
-            number=shell.execution_count, **found, why=verdict.why, hint=verdict.hint, figures=self.figures
-        )
+        self.note(cell=self.cell, **found, why=verdict.why, hint=verdict.hint, figures=self.figures)
 
 
 def install() -> None:
@@ -138,6 +139,14 @@ def figures_of(evidence: Any) -> dict[str, Any]:
         calls = {op: max(calls.get(op, 0), own.get(op, 0)) for op in {*calls, *own}}
         most = max(most, sum(carried_bytes(event) for event in outcome.events))
     return {"case": str(evidence.case), "calls": dict(sorted(calls.items())), "carried_bytes": most}
+
+
+def _usual_errors() -> tuple[type[BaseException], ...]:
+    """What a wrong answer raises; anything else is the end of these ranks."""
+    from tpcourse.check import CheckFailed
+    from tpcourse.ranks.errors import RanksError
+
+    return CheckFailed, RanksError
 
 
 def _running() -> Any:

@@ -51,7 +51,7 @@ def collect() -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     watched = {
         "torch", "torch.distributed", "torch.distributed.distributed_c10d", "torch.autograd", "torch.autograd.function",
-        "torch.nn.functional", "torch.autograd.graph", "builtins", "numpy", "hashlib", "sys", "types", "os", "threading",
+        "torch.nn.functional", "torch.autograd.graph", "builtins", "numpy", "hashlib", "types",
     }  # fmt: skip
     for name, module in list(sys.modules.items()):
         if name not in watched and not f"{name}.".startswith("tpcourse."):

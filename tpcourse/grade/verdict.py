@@ -82,7 +82,7 @@ def _breaks(report: dict[str, Any], cells: dict[int, Any], exercise: Exercise) -
         note = cells.get(place)
         if note is None or (note["lost"] and not note["message"].lstrip().startswith("not run:")):
             return True
-        if any(v["number"] == place + 1 and v.get("renewed") for v in report["verdicts"]):
+        if any(v["cell"] == place and v.get("renewed") for v in report["verdicts"]):
             return True
     return False
 
@@ -95,12 +95,16 @@ def settle(exercise: Exercise, report: dict[str, Any], cells: dict[int, Any]) ->
     if note is None or note["lost"]:
         result.feedback = _broke(exercise, report, note, answer)
     elif verdict is None:
-        late = _late(report, exercise)
+        late = _late(report, exercise.check)
         result.feedback = "The check ran out of time: is there a loop that does not end?" if late else _raised(note)
     else:
         _take(result, verdict, note["outcome"] == "passed")
     if result.state != PASSED and answer and answer["outcome"] != "passed" and not answer["lost"]:
-        result.feedback = f"{result.feedback}\nThe answer's cell: {_raised(answer)}".strip()
+        late = "it took longer than its limit: is there a loop that does not end?"
+        text = f"The answer's cell: {late if _late(report, exercise.answer) else _raised(answer)}"
+        started = result.state != NOT_STARTED
+        result.feedback = f"{result.feedback}\n{text}" if started else f"{exercise.name}: failed\n{text}"
+        result.state, result.hint = (result.state, result.hint) if started else (FAILED, "")
     return result
 
 
@@ -119,12 +123,12 @@ def _take(result: Result, verdict: dict[str, Any], sound: bool) -> None:
 
 
 def _verdict(report: dict[str, Any], exercise: Exercise) -> dict[str, Any] | None:
-    found = [v for v in report["verdicts"] if v["number"] == exercise.check + 1 and v.get("title") == exercise.name]
-    return found[-1] if found and not _late(report, exercise) else None
+    found = [v for v in report["verdicts"] if v["cell"] == exercise.check and v.get("title") == exercise.name]
+    return found[-1] if found and not _late(report, exercise.check) else None
 
 
-def _late(report: dict[str, Any], exercise: Exercise) -> bool:
-    return any(v["number"] == exercise.check + 1 and v.get("late") for v in report["verdicts"])
+def _late(report: dict[str, Any], place: int) -> bool:
+    return any(v["cell"] == place and v.get("late") for v in report["verdicts"])
 
 
 def _broke(exercise: Exercise, report: dict[str, Any], note: Any, answer: Any) -> str:

@@ -163,15 +163,14 @@ class Warden:
                 return "cancelled"
 
     def _used_bytes(self) -> int:
-        """Memory that this run does not share with anybody, over all its processes."""
+        """Memory of all processes of this run; what forked processes share is counted once, where it matters."""
         import psutil
 
-        total = 0
-        for process in psutil.process_iter() if self.caged else psutil.Process().children(recursive=True):
-            with suppress(psutil.Error, OSError):
-                memory = process.memory_info()
-                total += memory.rss - getattr(memory, "shared", 0)
-        return total
+        processes = list(psutil.process_iter() if self.caged else psutil.Process().children(recursive=True))
+        quick = sum(map(_own_bytes, processes))
+        if quick < self.limits.all_bytes:
+            return quick
+        return sum(_fair_bytes(process.pid) for process in processes)
 
     def _notes(self) -> dict[str, Any]:
         """What plugin and guard wrote down, and the end of pytest's own log."""
@@ -216,6 +215,26 @@ def _silence(path: str) -> None:
     handle = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
     for stream in (1, 2):
         os.dup2(handle, stream)
+
+
+def _own_bytes(process: Any) -> int:
+    """What a process holds beside files: too much, if it shares it with its parent."""
+    import psutil
+
+    try:
+        memory = process.memory_info()
+        return memory.rss - getattr(memory, "shared", 0)
+    except (psutil.Error, OSError):
+        return 0
+
+
+def _fair_bytes(pid: int) -> int:
+    """A process's share of what it holds; 0 if it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("Pss:"))
+    except (OSError, ValueError, StopIteration):
+        return 0
 
 
 def _folder_bytes(folder: Path) -> int:
