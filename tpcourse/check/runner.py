@@ -15,6 +15,7 @@ from tpcourse.check.axes import judge
 from tpcourse.check.calculation import CALCULATIONS, calculate, find_calculation
 from tpcourse.check.calls import in_rank
 from tpcourse.check.evidence import RUNNING, STUBBED, Case, Evidence, Outcome
+from tpcourse.check.fresh import salted
 from tpcourse.check.report import Verdict
 from tpcourse.check.spec import Exercise
 from tpcourse.check.weighing import WEIGHINGS, find_weighing, weigh
@@ -110,7 +111,7 @@ def _kernel_defines(name: str) -> bool:
 
 def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
     """Run the cases, the small groups first; stop at the first that does not end by returning."""
-    cases = spec.cases(len(ranks))
+    cases = salted(spec.name, spec.cases(len(ranks)), spec.free)
     prepare_groups(ranks, cases)
     for case in cases:
         inputs = spec.make(case, np.random.default_rng(secrets.randbits(64)))

@@ -23,7 +23,7 @@ class Exercise:
     `values` and `communication` are what a passed check says. `third` judges memory or overlap where an exercise
     has that axis: one more line, in state `blocked` on a machine that cannot measure it. `probe` names a module of
     tpcourse.check whose `call(function, given, groups, outcome)` the ranks run in place of the plain call: where
-    backward counts too.
+    backward counts too. `free` names sizes that may grow by multiples of p (a grader's salt does that).
     """
 
     name: str
@@ -37,6 +37,7 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     third: Callable[[list[Evidence]], Line] | None = None
     probe: str = ""
+    free: tuple[str, ...] = ()
 
 
 def one_group(p: int, world_size: int, **sizes: Any) -> Case:

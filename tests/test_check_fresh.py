@@ -1,0 +1,41 @@
+"""A grader's salt: other sizes, the same divisibility, nothing equal that was different."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tpcourse.check.fresh import VARIABLE, salted
+from tpcourse.check.runner import LESSONS, find
+
+NAMES = [name for name, module in LESSONS.items() if find(name).free]
+
+
+def sizes(name):
+    spec = find(name)
+    return [case.sizes for case in salted(name, spec.cases(4), spec.free)]
+
+
+def test_without_a_salt_the_sizes_are_those_of_the_exercise(monkeypatch):
+    monkeypatch.delenv(VARIABLE, raising=False)
+    assert all(sizes(name) == [case.sizes for case in find(name).cases(4)] for name in NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_salts_give_other_sizes_and_keep_what_p_divides(monkeypatch, name):
+    usual = find(name).cases(4)
+    seen = set()
+    for salt in map(str, range(8)):
+        monkeypatch.setenv(VARIABLE, salt)
+        spec = find(name)
+        for case, plain in zip(salted(name, spec.cases(4), spec.free), usual, strict=True):
+            assert all((case.sizes[key] - plain.sizes[key]) % case.p == 0 for key in plain.sizes)
+            assert len(set(case.sizes.values())) >= len(set(plain.sizes.values()))
+            spec.expected(case, spec.make(case, np.random.default_rng(0)))  # inputs of these sizes can be made
+        seen.add(str(sizes(name)))
+    assert len(seen) > 4
+
+
+def test_the_same_salt_gives_the_same_sizes(monkeypatch):
+    monkeypatch.setenv(VARIABLE, "a")
+    assert [sizes(name) for name in NAMES] == [sizes(name) for name in NAMES]
