@@ -131,6 +131,7 @@ def bomb():
 bomb()
 """
 FLOOD = "import os\nprint('x' * 1000)\nfor _ in range(100):\n    print('y' * 1_000_000)\n    os.write(1, b'z' * 1_000_000)"
+FULL = "for i in range(100):\n    open(f'f{rank}-{i}', 'wb').write(b'x' * (32 << 20))"
 ESCAPE = """
 import os, socket, subprocess, glob
 found = []

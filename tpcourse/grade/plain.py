@@ -1,4 +1,4 @@
-"""An unpickler for what ranks answer: numbers, text, arrays and the records of checks and ledger. It calls nothing else.
+"""An unpickler for what ranks answer: numbers, text, arrays, records of checks and ledger. It calls nothing else.
 
 pickle itself runs whatever its bytes name, so a rank could run code in the kernel that judges it.
 """
@@ -37,16 +37,34 @@ class Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"a rank answered with {module}.{name}, which is no plain data")
 
 
+class Refused(str):
+    """In the place of an answer that is no plain data: whoever looks into it learns why. (ipyparallel would wait.)"""
+
+    def __getitem__(self, key: Any) -> Any:
+        raise TypeError(str(self))
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        raise TypeError(str(self))
+
+
 def loads(data: Any, **_: Any) -> Any:
     """As pickle.loads, for plain data."""
     return Plain(io.BytesIO(data)).load()
+
+
+def loads_or_refuses(data: Any, **_: Any) -> Any:
+    """As `loads`; a `Refused` for anything else."""
+    try:
+        return loads(data)
+    except Exception as error:  # broken bytes too
+        return Refused(f"{error}")
 
 
 class Pickle:
     """Stands in for the module pickle where ipyparallel reads answers."""
 
     def __getattr__(self, name: str) -> Any:
-        return loads if name == "loads" else getattr(pickle, name)
+        return loads_or_refuses if name == "loads" else getattr(pickle, name)
 
 
 def install() -> None:

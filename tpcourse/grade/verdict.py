@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from tpcourse.authoring.outputs import ANSI
 from tpcourse.check.report import BLOCKED, FAILED, NOT_STARTED, PASSED
 from tpcourse.grade.official import Exercise, Lesson
 
@@ -80,7 +81,7 @@ def _breaks(report: dict[str, Any], cells: dict[int, Any], exercise: Exercise) -
     """Whether this exercise's cells lost the kernel, the ranks or the run."""
     for place in (exercise.answer, exercise.check):
         note = cells.get(place)
-        if note is None or (note["lost"] and not note["message"].lstrip().startswith("not run:")):
+        if note is None or _lost_it(note):
             return True
         if any(v["cell"] == place and v.get("renewed") for v in report["verdicts"]):
             return True
@@ -134,13 +135,26 @@ def _late(report: dict[str, Any], place: int) -> bool:
 def _broke(exercise: Exercise, report: dict[str, Any], note: Any, answer: Any) -> str:
     where = "its check" if answer and answer["outcome"] == "passed" else "the answer's cell"
     for one in (answer, note):
-        if one and one["lost"] and not one["message"].lstrip().startswith("not run:"):
-            return f"{exercise.name}: failed. In {where}: {one['message'].strip().splitlines()[0][:300]}"
+        if one and _lost_it(one):
+            return f"{exercise.name}: failed. In {where}: {_words(one)}"
+    if answer and answer["outcome"] != "passed" and not answer["lost"]:
+        return f"{exercise.name}: failed"  # what its cell raised comes below
     return f"{exercise.name}: failed. In {where}: {ENDED.get(report['ended'], report['ended'])}."
+
+
+def _lost_it(note: dict[str, Any]) -> bool:
+    """Whether it was this cell that lost the kernel, and not one before it."""
+    return bool(note["lost"]) and "not run: cell" not in _words(note)
+
+
+def _words(note: dict[str, Any]) -> str:
+    """The plugin's sentence, out of what pytest makes of it."""
+    lines = [ANSI.sub("", line).strip() for line in note["message"].splitlines() if line.strip()]
+    return next((line for line in lines if "The cell " in line or "not run: cell" in line), (lines or [""])[0])[:500]
 
 
 def _raised(note: dict[str, Any]) -> str:
     if note["ename"]:
         first = note["evalue"].strip().splitlines() or [""]
         return f"{note['ename']}: {first[0][:500]}"
-    return (note["message"].strip().splitlines() or ["it did not end as it should"])[0][:500]
+    return _words(note) or "it did not end as it should"
