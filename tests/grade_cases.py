@@ -116,7 +116,7 @@ PATCHES: dict[str, str] = {
     "outcome forged": FORGE_OUTCOME,
     "torch": "import torch, torch.distributed\ntorch.equal = lambda *a: True\ntorch.allclose = lambda *a, **k: True\n"
     "torch.distributed.all_reduce = lambda *a, **k: None",
-    "builtins": "import builtins\nbuiltins.print = lambda *a, **k: None\nbuiltins.abs = lambda x: 0\nbuiltins.max = lambda *a: 0",
+    "builtins": "import builtins\nbuiltins.print = lambda *a, **k: None\nbuiltins.abs = builtins.max = lambda *a: 0",
     "pickle": EVIL_PICKLE,
 }
 FORK_BOMB = """
@@ -130,7 +130,9 @@ def bomb():
             raise RuntimeError("no more processes")
 bomb()
 """
-FLOOD = "import os\nprint('x' * 1000)\nfor _ in range(100):\n    print('y' * 1_000_000)\n    os.write(1, b'z' * 1_000_000)"
+FLOOD = (
+    "import os\nprint('x' * 1000)\nfor _ in range(100):\n    print('y' * 1_000_000)\n    os.write(1, b'z' * 1_000_000)"
+)
 FULL = "for i in range(100):\n    open(f'f{rank}-{i}', 'wb').write(b'x' * (32 << 20))"
 ESCAPE = """
 import os, socket, subprocess, glob
@@ -183,4 +185,9 @@ def old_format(made: Book) -> Book:
             cell["input"] = cell.pop("source")
             cell["language"], cell["prompt_number"] = "python", None
             cell.pop("execution_count", None)
-    return {"metadata": {"name": ""}, "nbformat": 3, "nbformat_minor": 0, "worksheets": [{"cells": cells, "metadata": {}}]}
+    return {
+        "metadata": {"name": ""},
+        "nbformat": 3,
+        "nbformat_minor": 0,
+        "worksheets": [{"cells": cells, "metadata": {}}],
+    }

@@ -1,6 +1,6 @@
 """Thirty mixed submissions of lesson 05 and what must come out: for tests, and as a script.
 
-    python -m tests.grade_thirty FOLDER     # writes the submissions, to be graded by hand
+python -m tests.grade_thirty FOLDER     # writes the submissions, to be graded by hand
 """
 
 from __future__ import annotations
@@ -78,15 +78,15 @@ def right() -> dict[str, bytes]:
     windows = cases.to_bytes(solved(*NAMES)).replace(b"\\n", b"\\r\\n")
     kernel = solved(*NAMES)
     kernel["metadata"]["kernelspec"] = {"name": "no-such-kernel", "display_name": "Julia", "language": "julia"}
-    noisy = solved(*NAMES[1:], column_product=first(
-        "import os, warnings\nwarnings.warn('a new version')\nos.write(2, b'from C code')", "column_product"))  # fmt: skip
+    noise = "import os, warnings\nwarnings.warn('a new version')\nos.write(2, b'from C code')"
+    noisy = solved(*NAMES[1:], column_product=first(noise, "column_product"))
     return {
         "anna/05_columns_and_rows.ipynb": (ROOT / "solutions" / f"{cases.STEM}.ipynb").read_bytes(),
         "ids/05_columns_and_rows.ipynb": cases.to_bytes(cases.renamed_ids(solved(*NAMES))),
         "format3_05.ipynb": cases.to_bytes(cases.old_format(solved(*NAMES))),
         "windows_05.ipynb": windows,
         "kernel_05.ipynb": cases.to_bytes(kernel),
-        "O'Brien \"Bo\" Zoë_05_columns_and_rows.ipynb": cases.to_bytes(solved(*NAMES)),
+        'O\'Brien "Bo" Zoë_05_columns_and_rows.ipynb': cases.to_bytes(solved(*NAMES)),
         "twice_05.ipynb": cases.to_bytes(duplicated(solved(*NAMES))),
         "order_05.ipynb": cases.to_bytes(reordered(solved(*NAMES))),
         "noisy_05.ipynb": cases.to_bytes(noisy),
@@ -109,7 +109,10 @@ def hostile() -> dict[str, tuple[Book, int]]:
         "kernel-side": (with_answers(column_product=no_px("column_product", KERNEL)), 0),
         "quoted": (with_answers(column_product=QUOTED), 0),
         **{
-            f"patch {number}": (solved(*rest, column_product=f"%%px\n{patch}\n{cases.GATHERED.removeprefix('%%px')}"), 3)
+            f"patch {number}": (
+                solved(*rest, column_product=f"%%px\n{patch}\n{cases.GATHERED.removeprefix('%%px')}"),
+                3,
+            )
             for number, patch in enumerate(cases.PATCHES.values())
         },
     }

@@ -1,4 +1,4 @@
-"""Whatever a notebook does, the answer is a row: its honest part is graded, nothing of it is left, nothing was reached."""
+"""Whatever a notebook does, the answer is a row: its honest part is graded, nothing of it is left or was reached."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def notebooks(outside: Path, port: int) -> dict[str, cases.Book]:
         "bomb": {"residual_mlp": first(cases.FORK_BOMB, "residual_mlp")},
         "flood": {"column_product": first(cases.FLOOD, "column_product")},
         "full": {"column_product": first(cases.FULL, "column_product")},
-        "reach": {"column_product": cases.reach(outside, port, os.getpid()), "row_product": first(OUTLIVE, "row_product")},
+        "reach": {
+            "column_product": cases.reach(outside, port, os.getpid()),
+            "row_product": first(OUTLIVE, "row_product"),
+        },
         "noise": {"column_product": first(NOISE, "column_product")},
         **{name: {"column_product": text} for name, text in PATCHED.items()},
     }

@@ -4,8 +4,8 @@ import argparse
 import os
 import signal
 import time
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from tpcourse.cli import CommandError
 from tpcourse.cli.course import course_root
@@ -14,15 +14,9 @@ from tpcourse.cli.course import course_root
 def run(args: argparse.Namespace) -> int:
     """Grade, and write tables and pages; what an earlier call finished is not run again."""
     from tpcourse.grade import grader, official
-    from tpcourse.grade.cage import Limits
     from tpcourse.grade.find import find
 
     root, source, out = course_root(), Path(args.submissions), Path(args.out)
-    limits = Limits()
-    if args.cell_limit:
-        limits = replace(limits, cell_s=args.cell_limit)
-    if args.limit:
-        limits = replace(limits, total_s=args.limit)
     try:
         lessons, submissions = official.lessons(root), find(source)
     except ValueError as error:
@@ -31,12 +25,18 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"there is no notebook in {source}.")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     begin_s = time.monotonic()
-    settings = grader.Settings(limits)
+    one = grader.Grader(root, lessons, out, grader.Settings(_limits(args)))
     jobs = args.jobs or max(1, (os.cpu_count() or 2) // 2)
-    made = grader.Grader(root, lessons, out, settings).grade_all(submissions, source, jobs, grader.progress(begin_s))
+    made = one.grade_all(submissions, source, jobs, grader.progress(begin_s))
     seconds = time.monotonic() - begin_s
-    ran = [one for one in made if not one.problem]
-    print(f"\n{len(made)} submissions in {seconds:.0f} s, {seconds / max(1, len(made)):.1f} s each ({len(ran)} were run).")
-    print(grader.isolation(made))
+    print(f"\n{len(made)} submissions in {seconds:.0f} s, {seconds / len(made):.1f} s each.")
+    print(grader.isolation())
     print(f"{out / 'grades.csv'}, grades.json, grades.xml; pages: {out / 'index.html'}")
-    return 1 if any(one.fault for one in made) else 0
+    return 1 if any(grade.fault for grade in made) else 0
+
+
+def _limits(args: argparse.Namespace) -> Any:
+    from tpcourse.grade.cage import Limits
+
+    given = {"cell_s": args.cell_limit, "total_s": args.limit}
+    return Limits(**{name: value for name, value in given.items() if value})

@@ -50,33 +50,38 @@ def calculation_plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 1) == 0 else value
 
 
+def attempt(spec: Any, answer: Any, arguments: tuple[Any, ...]) -> Any:
+    """As `calculation.attempt`, of an answer in rank 0; the fault is found here."""
+    from tpcourse.check.calculation import Trial, shown
+
+    found = answer.ranks.run(call, spec.name, arguments, spec.own, targets=[RANK])[0]
+    if found["stubbed"]:
+        raise NotImplementedError
+    result = found["result"]
+    if found["error"]:
+        return Trial(arguments, None, f"raised {found['error']} (for {shown(arguments)})", raised=True)
+    if found["seen"]:
+        return Trial(arguments, result, f"calls {found['seen'][0]}; this exercise writes it", borrowed=True)
+    if found["changed"]:
+        return Trial(arguments, result, f"changes its arguments (given {shown(arguments)})")
+    fault = spec.fault(result, *arguments)
+    return Trial(arguments, result, f"{fault} (for {shown(arguments)})" if fault else "")
+
+
+def namespace() -> dict[str, Any]:
+    """As `calculation.namespace`: the answers that rank 0 knows."""
+    from tpcourse.check.calculation import CALCULATIONS
+    from tpcourse.ranks.api import running
+
+    ranks = running()[0]
+    return {name: Remote(ranks, name) for name in CALCULATIONS if ranks.run(defines, name, targets=[RANK])[0]}
+
+
 def install() -> None:
     """Let the check of calculations call answers in rank 0 from now on."""
     from tpcourse.check import calculation
-    from tpcourse.check.calculation import Trial, shown
-    from tpcourse.ranks.api import running
 
-    def attempt(spec: Any, answer: Remote, arguments: tuple[Any, ...]) -> Trial:
-        found = answer.ranks.run(call, spec.name, arguments, spec.own, targets=[RANK])[0]
-        if found["stubbed"]:
-            raise NotImplementedError
-        if found["error"]:
-            return Trial(arguments, None, f"raised {found['error']} (for {shown(arguments)})", raised=True)
-        if found["seen"]:
-            return Trial(arguments, found["result"], f"calls {found['seen'][0]}; this exercise writes it", borrowed=True)
-        if found["changed"]:
-            return Trial(arguments, found["result"], f"changes its arguments (given {shown(arguments)})")
-        fault = spec.fault(found["result"], *arguments)
-        return Trial(arguments, found["result"], f"{fault} (for {shown(arguments)})" if fault else "")
-
-    def namespace() -> dict[str, Any]:
-        ranks = running()[0] if running() else None
-        names = calculation.CALCULATIONS if ranks else {}
-        known = {name for name in names if ranks.run(defines, name, targets=[RANK])[0]}
-        return {name: Remote(ranks, name) for name in known}
-
-    calculation.attempt = attempt
-    calculation.namespace = namespace
+    calculation.attempt, calculation.namespace = attempt, namespace
 
 
 def defines(name: str) -> bool:

@@ -17,9 +17,9 @@ from pathlib import Path
 from tpcourse.grade import cage, pages, store
 from tpcourse.grade.cage import Limits
 from tpcourse.grade.find import Submission
-from tpcourse.grade.nursery import Nursery, nursery
+from tpcourse.grade.nursery import nursery
 from tpcourse.grade.official import Lesson
-from tpcourse.grade.run import Grade, Place, grade
+from tpcourse.grade.run import Bench, Grade, Place, grade
 from tpcourse.ranks.folders import make_folder
 
 Tell = Callable[[int, int, Grade, bool], None]
@@ -71,7 +71,8 @@ class Grader:
         secret = (self.root, source.absolute(), self.out.absolute())
         with private_base() as base, nursery() as nest, ThreadPoolExecutor(jobs) as pool:
             where = Place(base, _hidden(), tuple(path.resolve() for path in secret))
-            tasks = {pool.submit(self._one, submissions[place], digests[place], nest, where): place for place in left}
+            bench = Bench(nest, where, self.settings.limits, self.number)
+            tasks = {pool.submit(self._one, submissions[place], digests[place], bench): place for place in left}
             try:
                 for task in as_completed(tasks):
                     made[tasks[task]] = task.result()
@@ -82,9 +83,9 @@ class Grader:
                 nest.close()  # the runs end, and their threads with them
                 raise
 
-    def _one(self, submission: Submission, digest: str, nest: Nursery, where: Place) -> Grade:
+    def _one(self, submission: Submission, digest: str, bench: Bench) -> Grade:
         try:
-            made = grade(submission, self.lessons, nest, where, self.settings.limits, self.number)
+            made = grade(submission, self.lessons, bench)
         except Exception as error:  # a fault of ours must not stop the others
             made = Grade(submission.student, submission.lesson, submission.name, "", [])
             made.fault = f"{type(error).__name__}: {error}"
@@ -111,7 +112,7 @@ def private_base() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def isolation(grades: Sequence[Grade]) -> str:
+def isolation() -> str:
     """How answers were kept apart, in a sentence."""
     if cage.level() == cage.NAMESPACES:
         return "Answers ran in namespaces of their own: no network, no files but their own, limits (see TEACHING.md)."
@@ -129,7 +130,12 @@ def progress(begin_s: float) -> Tell:
             width = 24 * done // of
             print(f"\r\033[K{made.student}  {made.lesson}  {what}  {how}", file=sys.stderr)
             rest = (time.monotonic() - begin_s) / done * (of - done)
-            print(f"[{'#' * width}{'.' * (24 - width)}] {done} of {of}, {rest:.0f} s left", end="\r", file=sys.stderr, flush=True)
+            print(
+                f"[{'#' * width}{'.' * (24 - width)}] {done} of {of}, {rest:.0f} s left",
+                end="\r",
+                file=sys.stderr,
+                flush=True,
+            )
         else:
             print(f"{done} of {of}  {made.student}  {made.lesson}  {what}  {how}", file=sys.stderr, flush=True)
 

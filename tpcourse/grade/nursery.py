@@ -20,7 +20,14 @@ from typing import Any
 from tpcourse.grade import system
 
 CLEAN = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "TPCOURSE_BACKEND", "TPCOURSE_CAGE")
-LATER = ("nbval.plugin", "nbclient", "tpcourse.nbval_plugin", "tpcourse.grade.plugin", "tpcourse.grade.warden")
+LATER = (
+    "torch._dynamo",
+    "nbval.plugin",
+    "nbclient",
+    "tpcourse.nbval_plugin",
+    "tpcourse.grade.plugin",
+    "tpcourse.grade.warden",
+)
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
@@ -31,10 +38,14 @@ class Nursery:
         self.control, theirs = socket.socketpair()
         root = str(Path(__file__).parents[2])
         env = {name: os.environ[name] for name in CLEAN if name in os.environ}
-        env |= dict.fromkeys(THREADS, "1") | {"PYTHONPATH": root, "PYTHONNOUSERSITE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        env |= dict.fromkeys(THREADS, "1") | {
+            "PYTHONPATH": root,
+            "PYTHONNOUSERSITE": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         command = [sys.executable, "-c", "from tpcourse.grade.nursery import serve; serve()"]
         self.process = subprocess.Popen(
-            command, stdin=theirs, stdout=subprocess.DEVNULL, env=env, cwd="/", start_new_session=True
+            command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, env=env, cwd="/", start_new_session=True
         )
         theirs.close()
 
@@ -76,22 +87,22 @@ def serve() -> None:
         importlib.import_module(name)
     del sys.modules["debugpy"]
     control = socket.socket(fileno=os.dup(0))
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    while True:
-        with suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not select.select([control], [], [], 0.2)[0]:
-            if os.getppid() == 1:
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    while os.getppid() != 1:
+        _reap()
+        if select.select([control], [], [], 0.2)[0]:
+            message, handles, _, _ = socket.recv_fds(control, 1, 1)
+            if not message:
                 return
-            continue
-        message, handles, _, _ = socket.recv_fds(control, 1, 1)
-        if not message:
-            return
-        if os.fork() == 0:
-            _child(control, handles[0])
-        os.close(handles[0])
+            if os.fork() == 0:
+                _child(control, handles[0])
+            os.close(handles[0])
+
+
+def _reap() -> None:
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
 
 
 def _child(control: socket.socket, handle: int) -> None:

@@ -1,10 +1,9 @@
-"""HTML: a feedback page a student, and one page of the class. No scripts, nothing loaded, readable on paper and a phone."""
+"""HTML: a feedback page a student, and one of the class. No scripts, nothing loaded; for screen, phone and paper."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-import textwrap
 from collections import Counter
 from html import escape
 from pathlib import Path
@@ -76,8 +75,10 @@ def _exercise(result: Result) -> str:
         parts.append(f'<p class="why">{escape(_flowing(result.why))}</p>')
     if result.hint:
         parts.append(f'<p class="hint"><b>Hint</b> {escape(_flowing(result.hint))}</p>')
-    if result.feedback:
-        parts.append(f"<pre>{escape(_found(result))}</pre>")
+    if result.axes:
+        parts.append(f"<dl>{''.join(map(_axis, result.axes))}</dl>")
+    if text := _rest(result):
+        parts.append(f"<pre>{escape(text)}</pre>")
     if result.figures:
         parts.append(_figures(result))
     return "\n".join([*parts, "</section>"])
@@ -87,15 +88,20 @@ def _flowing(text: str) -> str:
     return " ".join(text.split())
 
 
-def _found(result: Result) -> str:
-    """The check's block without title, reason and hint, which stand above it; dedented, its lines joined again."""
+def _axis(axis: dict[str, str]) -> str:
+    mark = MARKS.get(axis["state"], "·")
+    kind = axis["state"].replace(" ", "-")
+    return (
+        f'<dt>{escape(axis["axis"])}</dt><dd class="{kind}"><span>{mark}</span> {escape(_flowing(axis["text"]))}</dd>'
+    )
+
+
+def _rest(result: Result) -> str:
+    """What was said beside the check's own block; all of it where there was no such block."""
     lines = result.feedback.splitlines()
-    if result.why or result.hint:
-        ends = [at for at, line in enumerate(lines) if re.match(r"  (why|hint) ", line)]
-        after = [line for line in lines if line.startswith("The answer's cell")]
-        lines = (lines[: ends[0]] if ends else lines) + after
-    lines = lines[1:] if lines and re.fullmatch(r"\w+: [a-z ]+", lines[0]) and len(lines) > 1 else lines
-    return textwrap.dedent(re.sub(r"\n {10,}(?=\S)", " ", "\n".join(lines)))
+    if not result.axes and not result.hint:
+        return "\n".join(line for line in lines if line != f"{result.name}: {result.state}")
+    return "\n".join(line for line in lines if line.startswith("The answer's cell"))
 
 
 def _figures(result: Result) -> str:
@@ -104,7 +110,8 @@ def _figures(result: Result) -> str:
         for one in result.figures
     )
     head = "<tr><th>case</th><th>calls of a rank</th><th>bytes they carry</th></tr>"
-    return f'<details open><summary>What your ranks sent</summary><div class="wide"><table>{head}{rows}</table></div></details>'
+    table = f'<div class="wide"><table>{head}{rows}</table></div>'
+    return f"<details open><summary>What your ranks sent</summary>{table}</details>"
 
 
 def _calls(calls: dict[str, int]) -> str:
@@ -129,7 +136,7 @@ def _most(grades: list[Grade]) -> list[str]:
     for grade in grades:
         for result in [] if grade.problem else grade.results:
             by_name.setdefault(result.name, []).append(result)
-    order = sorted(by_name.values(), key=lambda results: sum(r.state == PASSED for r in results) / len(results))
+    order = sorted(by_name.values(), key=lambda results: -sum(r.state == FAILED for r in results))
     return [_bar(results) for results in order]
 
 
@@ -139,15 +146,17 @@ def _bar(results: list[Result]) -> str:
         f'<i class="{state.replace(" ", "-")}" style="flex:{counts[state]}"></i>' for state in MARKS if counts[state]
     )
     words = ", ".join(f"{counts[state]} {state}" for state in MARKS if counts[state])
-    why = Counter(_flowing(result.why or _last_line(result)) for result in results if result.state == FAILED)
+    why = Counter(_flowing(result.why or _in_short(result)) for result in results if result.state == FAILED)
     reasons = "".join(f"<li><b>{count}×</b> {escape(text)}</li>" for text, count in why.most_common(OFTEN))
     title = escape(results[0].title or results[0].name)
     return f'<div class="bar"><h3>{title}</h3><p>{words}</p><div class="stack">{parts}</div><ul>{reasons}</ul></div>'
 
 
-def _last_line(result: Result) -> str:
+def _in_short(result: Result) -> str:
+    """Why it failed where no misconception was recognised: the first axis that failed, else the last line said."""
+    failed = [f"{axis['axis']}: {axis['text']}" for axis in result.axes if axis["state"] == FAILED]
     lines = [line for line in result.feedback.splitlines() if line.strip()]
-    return lines[-1][:200] if lines else "no feedback"
+    return (failed or lines[-1:] or ["no feedback"])[0][:160]
 
 
 def _everybody(grades: list[Grade]) -> str:

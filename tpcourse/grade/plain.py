@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from dataclasses import is_dataclass
 from typing import Any
 
 BUILTINS = {"set", "frozenset", "complex", "bytearray", "slice", "range", "dict", "list", "tuple", "str", "bytes"}
@@ -33,6 +34,10 @@ class Plain(pickle.Unpickler):
         if f"{module}.".startswith(tuple(f"{own}." for own in OWN)) and "." not in name:
             found = super().find_class(module, name)
             if isinstance(found, type) and found.__module__ == module:
+                return found
+        if module.startswith("tpcourse.") and "." not in name:
+            found = super().find_class(module, name)
+            if isinstance(found, type) and is_dataclass(found):
                 return found
         raise pickle.UnpicklingError(f"a rank answered with {module}.{name}, which is no plain data")
 

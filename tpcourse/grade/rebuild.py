@@ -21,7 +21,7 @@ NOTHING = "pass"
 
 
 def notebook(lesson: Lesson, matched: Matched, settled: Collection[str] = (), broken: Collection[str] = ()) -> str:
-    """The text of the notebook. `settled` exercises are not checked again; the answers of `broken` ones are left out."""
+    """The text of the notebook; `settled` exercises are not checked again, answers of `broken` ones are left out."""
     import nbformat
 
     cells = [_plain(cell) for cell in lesson.cells]

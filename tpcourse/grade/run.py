@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import secrets
-import socket
+import shutil
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from tpcourse.grade.official import Exercise, Lesson
 from tpcourse.grade.reading import Unreadable, read_cells
 from tpcourse.grade.verdict import Result
 
+LEAST_S = 5.0  # in less than that no run gets anywhere
 SECONDS_AFTER = 30  # what a warden may take longer than its own limit
 
 
@@ -90,9 +92,31 @@ def lesson_of(submission: Submission, cells: Any, lessons: dict[str, Lesson]) ->
     return named, ""
 
 
-def grade(
-    submission: Submission, lessons: dict[str, Lesson], nursery: Nursery, place: Place, limits: Limits, number: Callable[[], int]
-) -> Grade:
+@dataclass(frozen=True)
+class Bench:
+    """All that a run needs beside its notebook; `number` gives another number at each call."""
+
+    nursery: Nursery
+    place: Place
+    limits: Limits
+    number: Callable[[], int]
+
+    def run(self, notebook: str, limit_s: float) -> dict[str, Any] | None:
+        """One run; its report, or None if there is none in time."""
+        limits = replace(self.limits, total_s=limit_s)
+        task = self.place.task(notebook, limits, self.number())
+        data, end_s = b"", time.monotonic() + limit_s + SECONDS_AFTER
+        with self.nursery.task(task) as connection, suppress(TimeoutError, ConnectionError):
+            connection.settimeout(limit_s + SECONDS_AFTER)
+            while time.monotonic() < end_s and (part := connection.recv(1 << 20)):
+                data += part
+        shutil.rmtree(task["private"], ignore_errors=True)  # empty: what was in it was in memory
+        with suppress(ValueError):
+            return json.loads(data)
+        return None
+
+
+def grade(submission: Submission, lessons: dict[str, Lesson], bench: Bench) -> Grade:
     """The grade of one submission; never raises for what a student wrote."""
     begin_s = time.monotonic()
     problem, submitted = submission.problem, None
@@ -110,76 +134,56 @@ def grade(
     if problem or lesson is None or submitted is None:
         made.problem = problem
     else:
-        _run_all(made, lesson, match(lesson, submitted), nursery, place, limits, number)
+        Runs(made, lesson, match(lesson, submitted), bench).all()
     made.seconds = time.monotonic() - begin_s
     return made
 
 
-def _waiting(exercise: Exercise) -> Result:
-    return Result(exercise.name, exercise.title, exercise.points, state=NOT_STARTED)
+def _waiting(exercise: Exercise, feedback: str = "") -> Result:
+    return Result(exercise.name, exercise.title, exercise.points, state=NOT_STARTED, feedback=feedback)
 
 
-def _run_all(
-    made: Grade, lesson: Lesson, matched: Matched, nursery: Nursery, place: Place, limits: Limits, number: Callable[[], int]
-) -> None:
-    """Run until every exercise is settled; each further run leaves out the one that broke the last one off."""
-    made.notes += matched.notes
-    results: dict[str, Result] = {}
-    broken: list[str] = []
-    end_s = time.monotonic() + limits.total_s
-    for exercise in lesson.exercises:
-        text = matched.answers.get(exercise.name)
-        if text is None or is_stub(text, lesson.cells[exercise.answer].source):
-            results[exercise.name] = _waiting(exercise)
+class Runs:
+    """The runs of one submission: each further one leaves out the answer that broke the last one off."""
+
+    def __init__(self, made: Grade, lesson: Lesson, matched: Matched, bench: Bench) -> None:
+        self.made, self.lesson, self.matched, self.bench = made, lesson, matched, bench
+        self.results: dict[str, Result] = {}
+        self.broken: list[str] = []
+        made.notes += matched.notes
+
+    def all(self) -> None:
+        """Run until every exercise is settled, or the submission's time is used up."""
+        for exercise in self.lesson.exercises:
+            self._settle_at_once(exercise)
+        end_s = time.monotonic() + self.bench.limits.total_s
+        while left := [one for one in self.lesson.exercises if one.name not in self.results]:
+            left_s = end_s - time.monotonic()
+            if left_s < LEAST_S or not self._once(left, left_s):
+                break
+        for exercise in self.lesson.exercises:
+            feedback = "Not judged: the submission's time was used up."
+            unjudged = Result(exercise.name, exercise.title, exercise.points, feedback=feedback)
+            self.results.setdefault(exercise.name, unjudged)
+        self.made.results = [self.results[exercise.name] for exercise in self.lesson.exercises]
+
+    def _settle_at_once(self, exercise: Exercise) -> None:
+        """What was not written, or cannot be run, needs no run."""
+        text = self.matched.answers.get(exercise.name)
+        if text is None or is_stub(text, self.lesson.cells[exercise.answer].source):
+            self.results[exercise.name] = _waiting(exercise)
         elif refused := rebuild.refusal(exercise, text):
-            results[exercise.name] = replace(_waiting(exercise), feedback=refused)
-    while wanted := [one.name for one in lesson.exercises if one.name not in results]:
-        left_s = end_s - time.monotonic()
-        if left_s < 5:
-            results |= {name: _out_of_time(lesson, name) for name in wanted}
-            break
-        notebook = rebuild.notebook(lesson, matched, results, broken)
-        report = run(nursery, place.task(notebook, replace(limits, total_s=left_s), number()), left_s)
+            self.results[exercise.name] = _waiting(exercise, refused)
+
+    def _once(self, left: list[Exercise], left_s: float) -> bool:
+        """One run; whether another one can settle more."""
+        made = self.made
+        report = self.bench.run(rebuild.notebook(self.lesson, self.matched, self.results, self.broken), left_s)
         made.runs += 1
-        made.isolation = (report or {}).get("isolation", made.isolation)
-        made.peak_bytes = max(made.peak_bytes, (report or {}).get("peak_bytes", 0))
-        outcome = verdict.judge(lesson, report, wanted)
-        results |= outcome.results
-        if outcome.broken:
-            broken.append(outcome.broken)
-        elif not outcome.results or outcome.fault:
-            made.fault = outcome.fault
-            results |= {name: Result(name, "", 0) for name in wanted if name not in results}
-            break
-    made.results = [results[exercise.name] for exercise in lesson.exercises]
-    for result, exercise in zip(made.results, lesson.exercises, strict=True):
-        result.title, result.possible = exercise.title, exercise.points
-
-
-def _out_of_time(lesson: Lesson, name: str) -> Result:
-    exercise = next(one for one in lesson.exercises if one.name == name)
-    return Result(name, exercise.title, exercise.points, feedback="Not judged: the submission's time was used up.")
-
-
-def run(nursery: Nursery, task: dict[str, Any], limit_s: float) -> dict[str, Any] | None:
-    """One run; its report, or None if there is none in time."""
-    data = b""
-    private = Path(task["private"])
-    with nursery.task(task) as connection:
-        connection.settimeout(limit_s + SECONDS_AFTER)
-        end_s = time.monotonic() + limit_s + SECONDS_AFTER
-        try:
-            while time.monotonic() < end_s and (part := connection.recv(1 << 20)):
-                data += part
-        except (TimeoutError, socket.timeout, ConnectionError):
-            pass
-    try:
-        private.rmdir()  # empty: what was in it was in memory
-    except OSError:
-        import shutil
-
-        shutil.rmtree(private, ignore_errors=True)
-    try:
-        return json.loads(data) if data else None
-    except ValueError:
-        return None
+        if report:
+            made.isolation, made.peak_bytes = report["isolation"], max(made.peak_bytes, report["peak_bytes"])
+        outcome = verdict.judge(self.lesson, report, [exercise.name for exercise in left])
+        self.results |= outcome.results
+        made.fault = outcome.fault
+        self.broken += [outcome.broken] if outcome.broken else []
+        return bool(outcome.broken) and not made.fault

@@ -125,7 +125,7 @@ def junit(grades: Iterable[Grade]) -> bytes:
         idle = sum(result.state in (BLOCKED, NOT_STARTED) for result in grade.results)
         counts = {"tests": str(len(grade.results)), "failures": str(bad), "skipped": str(idle), "errors": "0"}
         name = _xml_text(f"{grade.student} {grade.lesson}")
-        suite = xml.SubElement(root, "testsuite", name=name, time=f"{grade.seconds:.2f}", **counts)
+        suite = xml.SubElement(root, "testsuite", {"name": name, "time": f"{grade.seconds:.2f}", **counts})
         for result in grade.results:
             case = xml.SubElement(suite, "testcase", classname=_xml_text(grade.student), name=result.name)
             if result.state in (BLOCKED, NOT_STARTED):
@@ -137,4 +137,6 @@ def junit(grades: Iterable[Grade]) -> bytes:
 
 
 def _xml_text(text: str) -> str:
-    return "".join(letter if letter in "\n\t" or (letter >= " " and letter not in "\ufffe\uffff") else "\ufffd" for letter in text)
+    return "".join(
+        letter if letter in "\n\t" or (letter >= " " and letter not in "\ufffe\uffff") else "\ufffd" for letter in text
+    )

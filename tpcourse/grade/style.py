@@ -1,4 +1,4 @@
-"""The style sheet of the pages: one column on a phone, black on white in print; a state is never told by colour alone."""
+"""The style sheet of the pages: one column on a phone, black on white in print; no state is told by colour alone."""
 
 STYLE = """
 :root { --good: #0a6b4d; --bad: #b3261e; --idle: #6b6b6b; --line: #d5d5d5; --soft: #f4f4f2; }
@@ -11,7 +11,8 @@ h3 { margin: 0; font-size: 1rem; }
 .sub { margin: 0 0 1rem; color: #555; }
 .total { font-size: 1.2rem; }
 .problem { padding: .6rem .8rem; border: 2px solid var(--bad); }
-section { margin: 1.2rem 0; padding: .2rem .9rem .8rem; border: 1px solid var(--line); border-left: .4rem solid var(--idle); }
+section { margin: 1.2rem 0; padding: .2rem .9rem .8rem; border: 1px solid var(--line);
+  border-left: .4rem solid var(--idle); }
 section h2 { margin: .5rem 0 0; }
 section.passed { border-left-color: var(--good); }
 section.failed { border-left-color: var(--bad); }
@@ -22,6 +23,12 @@ section.failed { border-left-color: var(--bad); }
 .why { font-size: 1.05rem; }
 pre { margin: .5rem 0; padding: .6rem .8rem; background: var(--soft); font: .85rem/1.45 ui-monospace, monospace;
   white-space: pre-wrap; overflow-wrap: anywhere; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .2rem .9rem; margin: .6rem 0; }
+dt { color: #555; }
+dd { margin: 0; overflow-wrap: anywhere; }
+dd span { font-weight: 700; }
+dd.passed span { color: var(--good); }
+dd.failed span { color: var(--bad); }
 summary { cursor: pointer; color: #555; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .9rem; }
@@ -39,7 +46,10 @@ tr > th:first-child { font-weight: 400; overflow-wrap: anywhere; min-width: 7rem
 .stack .failed { background: repeating-linear-gradient(45deg, var(--bad) 0 6px, #d9776f 6px 9px); }
 .stack .not-started { background: #c9c9c9; }
 .stack .blocked { background: #8a8a8a; }
-@media (max-width: 30rem) { body { font-size: 15px; } th, td { padding: .25rem .35rem; } }
+@media (max-width: 30rem) {
+  body { font-size: 15px; }
+  dl { grid-template-columns: 1fr; } th, td { padding: .25rem .35rem; }
+}
 @media print {
   main { max-width: none; padding: 0; }
   section, .bar, tr { break-inside: avoid; }

@@ -33,6 +33,7 @@ class Result:
     feedback: str = ""
     why: str = ""
     hint: str = ""
+    axes: list[dict[str, str]] = field(default_factory=list)  # axis, state, text
     figures: list[dict[str, Any]] = field(default_factory=list)
 
 
@@ -101,8 +102,8 @@ def settle(exercise: Exercise, report: dict[str, Any], cells: dict[int, Any]) ->
     else:
         _take(result, verdict, note["outcome"] == "passed")
     if result.state != PASSED and answer and answer["outcome"] != "passed" and not answer["lost"]:
-        late = "it took longer than its limit: is there a loop that does not end?"
-        text = f"The answer's cell: {late if _late(report, exercise.answer) else _raised(answer)}"
+        endless = "it took longer than its limit: is there a loop that does not end?"
+        text = f"The answer's cell: {endless if _late(report, exercise.answer) else _raised(answer)}"
         started = result.state != NOT_STARTED
         result.feedback = f"{result.feedback}\n{text}" if started else f"{exercise.name}: failed\n{text}"
         result.state, result.hint = (result.state, result.hint) if started else (FAILED, "")
@@ -120,7 +121,8 @@ def _take(result: Result, verdict: dict[str, Any], sound: bool) -> None:
     result.state = state if state in STATES else FAILED
     result.points = result.possible if result.state == PASSED else 0
     result.feedback = result.feedback or verdict["text"]
-    result.why, result.hint, result.figures = verdict["why"], verdict["hint"], verdict["figures"]
+    result.axes, result.figures = verdict["lines"], verdict["figures"]
+    result.why, result.hint = verdict["why"], verdict["hint"]
 
 
 def _verdict(report: dict[str, Any], exercise: Exercise) -> dict[str, Any] | None:
@@ -133,12 +135,14 @@ def _late(report: dict[str, Any], place: int) -> bool:
 
 
 def _broke(exercise: Exercise, report: dict[str, Any], note: Any, answer: Any) -> str:
+    if answer and answer["outcome"] != "passed" and not answer["lost"]:
+        return f"{exercise.name}: failed"  # what its cell raised comes below
+    if any(v["cell"] == exercise.answer and v.get("renewed") for v in report["verdicts"]):
+        return f"{exercise.name}: failed. The answer's cell ended the ranks."
     where = "its check" if answer and answer["outcome"] == "passed" else "the answer's cell"
     for one in (answer, note):
         if one and _lost_it(one):
             return f"{exercise.name}: failed. In {where}: {_words(one)}"
-    if answer and answer["outcome"] != "passed" and not answer["lost"]:
-        return f"{exercise.name}: failed"  # what its cell raised comes below
     return f"{exercise.name}: failed. In {where}: {ENDED.get(report['ended'], report['ended'])}."
 
 

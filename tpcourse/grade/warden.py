@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -80,6 +81,7 @@ class Warden:
     def run(self, connection: socket.socket) -> None:
         """Both sides, until the judge has ended or a limit is reached; then the report."""
         system.adopt_orphans()
+        tempfile.tempdir = None  # the nursery's is not there in a cage
         os.setsid() if os.getpgrp() != os.getpid() else None
         self._folders()
         begin_s = time.monotonic()
