@@ -39,3 +39,15 @@ def test_salts_give_other_sizes_and_keep_what_p_divides(monkeypatch, name):
 def test_the_same_salt_gives_the_same_sizes(monkeypatch):
     monkeypatch.setenv(VARIABLE, "a")
     assert [sizes(name) for name in NAMES] == [sizes(name) for name in NAMES]
+
+
+def test_a_rank_is_sent_its_own_arguments_and_nobody_else_s(shared_ranks):
+    from tpcourse.ranks.run import Each
+
+    each = Each({1: {"x": np.ones(2)}, 3: {"x": np.zeros(2)}})
+    found = shared_ranks.run(_given, "a", each)
+    assert [one if one is None else one[1]["x"].tolist() for one in found] == [None, [1, 1], None, [0, 0]]
+
+
+def _given(name, own):
+    return None if own is None else (name, own)

@@ -20,6 +20,7 @@ from tpcourse.check.report import Verdict
 from tpcourse.check.spec import Exercise
 from tpcourse.check.weighing import WEIGHINGS, find_weighing, weigh
 from tpcourse.ranks.errors import RanksError, RanksInterrupted
+from tpcourse.ranks.run import Each
 
 PATIENCE_S = 5
 LESSONS = {
@@ -133,7 +134,8 @@ def prepare_groups(ranks: Any, cases: list[Case]) -> None:
 def run_case(ranks: Any, spec: Exercise, case: Case, inputs: list[dict[str, Any]]) -> Evidence:
     """One call of the answer in the ranks of the case; an error or a hang is evidence too."""
     expected = spec.expected(case, inputs)
-    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, inputs, spec.probe)
+    each = Each(dict(zip(case.members, inputs, strict=True)))  # what another rank has, an answer has to ask for
+    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, each, spec.probe)
     return Evidence(case, inputs, expected, outcomes, failure, kind)
 
 
