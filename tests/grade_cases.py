@@ -76,15 +76,19 @@ def when_called(code: str, name: str) -> str:
     return solution(name) + "\n\n" + wrapped
 
 
-GATHERED = wrong("column_product__gathered")
+_MORE = "dist.all_reduce(x.clone(), group=tp)\n        ctx.tp = tp\n"
+WASTEFUL = solution("column_product").replace("ctx.tp = tp\n", _MORE)
 """Right values, over budget: what an answer would want to hide."""
 
 HIDE_CALLS = """
-import contextlib, types
+import contextlib
 import tpcourse.check.rank_side as side
+official = side.ledger
 @contextlib.contextmanager
 def ledger():
-    yield types.SimpleNamespace(events=[])
+    with official() as log:
+        yield log
+    log.events[:] = log.events[1:]
 side.ledger = ledger
 """
 FORGE_OUTCOME = """
@@ -111,6 +115,13 @@ class Evil:
         return exec, (code,)
 engine_rank.portable = lambda value: Evil()
 """
+CLEAR_LEDGER = """
+import gc
+def clear():
+    for one in gc.get_objects():
+        if type(one).__module__.startswith("tpcourse.ledger") and hasattr(one, "_events"):
+            one._events.clear()
+"""
 PATCHES: dict[str, str] = {
     "ledger hidden": HIDE_CALLS,
     "outcome forged": FORGE_OUTCOME,
@@ -130,9 +141,7 @@ def bomb():
             raise RuntimeError("no more processes")
 bomb()
 """
-FLOOD = (
-    "import os\nprint('x' * 1000)\nfor _ in range(100):\n    print('y' * 1_000_000)\n    os.write(1, b'z' * 1_000_000)"
-)
+FLOOD = "for _ in range(200):\n    print('y' * 1_000_000)"
 FULL = "for i in range(100):\n    open(f'f{rank}-{i}', 'wb').write(b'x' * (32 << 20))"
 ESCAPE = """
 import os, socket, subprocess, glob

@@ -110,7 +110,7 @@ def hostile() -> dict[str, tuple[Book, int]]:
         "quoted": (with_answers(column_product=QUOTED), 0),
         **{
             f"patch {number}": (
-                solved(*rest, column_product=f"%%px\n{patch}\n{cases.GATHERED.removeprefix('%%px')}"),
+                solved(*rest, column_product=f"%%px\n{patch}\n{cases.WASTEFUL.removeprefix('%%px')}"),
                 3,
             )
             for number, patch in enumerate(cases.PATCHES.values())

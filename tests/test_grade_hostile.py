@@ -26,7 +26,14 @@ HONEST = "gradient_norm"
 NEEDS_NAMESPACES = pytest.mark.skipif(cage.level() != cage.NAMESPACES, reason="this system allows no namespaces")
 EXIT = "import os\nos._exit(0)"
 DEADLOCK = "if rank == 1: return args[0]"
-PATCHED = {name: f"%%px\n{code}\n{cases.GATHERED.removeprefix('%%px')}" for name, code in cases.PATCHES.items()}
+PATCHED = {name: f"%%px\n{code}\n{cases.WASTEFUL.removeprefix('%%px')}" for name, code in cases.PATCHES.items()}
+CLEARED = cases.WASTEFUL + """
+_wasteful = column_product
+def column_product(*args):
+    y = _wasteful(*args)
+    clear()
+    return y
+"""
 OUTLIVE = "import subprocess, sys\nsubprocess.Popen(['sleep', '3600'], start_new_session=True)"
 NOISE = "import os, warnings\nwarnings.warn('a new version')\nos.write(2, b'from C code')"
 
@@ -48,6 +55,7 @@ def notebooks(outside: Path, port: int) -> dict[str, cases.Book]:
             "column_product": cases.reach(outside, port, os.getpid()),
             "row_product": first(OUTLIVE, "row_product"),
         },
+        "ledger cleared": {"column_product": f"%%px\n{cases.CLEAR_LEDGER}\n{CLEARED.removeprefix('%%px')}"},
         "noise": {"column_product": first(NOISE, "column_product")},
         **{name: {"column_product": text} for name, text in PATCHED.items()},
     }
@@ -86,7 +94,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     return Graded(tmp_path_factory.mktemp("hostile"))
 
 
-NAMES = ["ends", "loops", "killer", "flood", "full", "reach", "noise", *cases.PATCHES]
+NAMES = ["ledger cleared", "ends", "loops", "killer", "flood", "full", "reach", "noise", *cases.PATCHES]
 
 
 @pytest.mark.parametrize("student", NAMES)
@@ -107,6 +115,7 @@ def test_the_honest_answer_of_a_hostile_notebook_has_its_point(graded: Graded, s
         ("bomb", "residual_mlp", "no more processes"),
         ("full", "column_product", "No space left"),
         ("reach", "column_product", "RuntimeError"),
+        ("ledger cleared", "column_product", "made more calls than the ledger"),
     ],
 )
 def test_what_a_notebook_did_is_said(graded: Graded, student: str, name: str, sentence: str) -> None:

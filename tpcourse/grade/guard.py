@@ -10,6 +10,7 @@ import os
 import secrets
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -23,6 +24,12 @@ REPLACED = (
 )
 
 
+HIDDEN = (
+    "The ranks made more calls than the ledger of the check knows: {calls}. What was sent cannot be counted then.",
+    "Leave the ledger as it is, and send what the budget allows.",
+)
+
+
 class Guard:
     """One for a kernel."""
 
@@ -32,6 +39,7 @@ class Guard:
         self.pids: list[int] = []
         self.prints: list[intact.Marks] = []
         self.figures: list[dict[str, Any]] = []
+        self.noted: Counter[int] = Counter()  # calls in the ledger of each rank
         self.late = self.lost = False
         self.cell = -1  # the place of the cell that runs
 
@@ -72,17 +80,24 @@ class Guard:
         from tpcourse.check import runner
         from tpcourse.check.report import FAILED, Line, Verdict
 
-        self.figures = []
-        broken = self._replaced(ranks)
+        self.figures, self.noted = [], Counter()
+        broken, hidden = self._replaced(ranks), ""
         if not broken:
+            before = ranks.run(intact.made_calls)
             runner.exercise(ranks, name)
             broken = self._replaced(ranks)
-        if broken:
+            hidden = self._hidden(before, ranks.run(intact.made_calls)) if name in runner.LESSONS else ""
+        if broken or hidden:
             self.lost = True  # the rest of the notebook needs other ranks
-            why, hint = REPLACED
-            text = "not judged: functions were replaced"
-            names = ", ".join(broken[:5])
-            Verdict(name, [Line("values", FAILED, text)], why=why.format(names=names), hint=hint).conclude()
+            why, hint = REPLACED if broken else HIDDEN
+            why = why.format(names=", ".join(broken[:5]), calls=hidden)
+            Verdict(name, [Line("values", FAILED, "not judged")], why=why, hint=hint).conclude()
+
+    def _hidden(self, before: list[int], after: list[int]) -> str:
+        """Calls that a rank's groups counted and its ledger did not."""
+        made = [end - begin for begin, end in zip(before, after, strict=True)]
+        found = [f"rank {rank} made {calls}, noted {self.noted[rank]}" for rank, calls in enumerate(made)]
+        return next((text for rank, text in enumerate(found) if made[rank] > self.noted[rank]), "")
 
     def _replaced(self, ranks: Any) -> list[str]:
         if ranks.cluster.pids != self.pids:
@@ -116,6 +131,9 @@ def install() -> None:
 
     def noting(spec: Any, cases: list[Any]) -> Any:
         guard.figures.extend(map(figures_of, cases))
+        for evidence in cases:
+            for rank, outcome in zip(evidence.case.members, evidence.outcomes, strict=True):
+                guard.noted[rank] += len(outcome.events)
         return judge(spec, cases)
 
     runner.judge = noting
