@@ -119,7 +119,7 @@ CLEAR_LEDGER = """
 import gc
 def clear():
     for one in gc.get_objects():
-        if type(one).__module__.startswith("tpcourse.ledger") and hasattr(one, "_events"):
+        if str(type(one).__module__).startswith("tpcourse.ledger") and hasattr(one, "_events"):
             one._events.clear()
 """
 PATCHES: dict[str, str] = {

@@ -116,7 +116,7 @@ def install() -> None:
     from IPython import get_ipython
 
     from tpcourse import check
-    from tpcourse.check import report, runner
+    from tpcourse.check import report
     from tpcourse.grade import calculations
 
     shell: Any = get_ipython()
@@ -127,6 +127,13 @@ def install() -> None:
     shell.events.register("post_run_cell", guard.after_cell)
     check.exercise = guard.exercise
     _before(report.Verdict, "conclude", guard.concluded)
+    _note_figures(guard)
+
+
+def _note_figures(guard: Guard) -> None:
+    """Let the guard see the evidence of each check before it is judged."""
+    from tpcourse.check import runner
+
     judge = runner.judge
 
     def noting(spec: Any, cases: list[Any]) -> Any:
