@@ -24,7 +24,7 @@ def ring_all_gather(piece, group):
 @pytest.fixture
 def ranks(shared_ranks):
     shared_ranks.run_cell("globals().pop('ring_all_gather', None)")
-    with shared_ranks.patient(1.0):
+    with shared_ranks.patient(3.0):
         yield shared_ranks
     shared_ranks.run_cell("for name in ('check', 'ledger', 'print', 'ring_all_gather'): globals().pop(name, None)")
 

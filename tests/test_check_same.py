@@ -67,7 +67,7 @@ ALL = ["y", "dx", "dweight", "dbias"]
 @pytest.fixture
 def ranks(shared_ranks):
     shared_ranks.run_cell(FUNCTIONS)
-    with shared_ranks.patient(1.0):
+    with shared_ranks.patient(3.0):
         yield shared_ranks
 
 

@@ -9,7 +9,7 @@ from test_draw_helpers import event, faults, marked
 from tpcourse import draw
 from tpcourse.draw.buckets import parts
 from tpcourse.draw.palette import colour, tint
-from tpcourse.draw.recorded import recorded
+from tpcourse.draw.recordings import recorded
 from tpcourse.ledger import Log
 
 

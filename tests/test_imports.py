@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -146,3 +147,11 @@ def test_the_notebook_s_side_starts_without_torch():
     )
     answer = subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent, capture_output=True, text=True)
     assert answer.returncode == 0, answer.stderr
+
+
+@pytest.mark.parametrize("package", ["draw", "memory", "train"])
+def test_no_name_that_is_imported_when_asked_for_is_that_of_a_module(package):
+    """Python would put the module in its place as soon as anybody imports that module."""
+    names = {*importlib.import_module(f"tpcourse.{package}").__all__}
+    modules = {path.stem for path in (PACKAGE / package).glob("*.py")}
+    assert names and names & modules == set()

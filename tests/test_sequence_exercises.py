@@ -138,9 +138,17 @@ def with_wire(x, block, group):
     return wire.all_gather(block.sequence(x), group=group)
 
 
+leave = sequence.leave  # as if a cell had imported it
+
+
+def by_an_attribute_of_that_name(x, group):
+    return x.leave(group)
+
+
 @pytest.mark.parametrize(
     ("answer", "name"),
     [
+        (by_an_attribute_of_that_name, ""),
         (through_a_class, "tpcourse.sequence.enter"),
         (imported_inside, "tpcourse.linear.column_linear"),
         (by_the_package, "tpcourse.sequence.enter"),

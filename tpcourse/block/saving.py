@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -17,9 +14,9 @@ from torch import Tensor
 
 from tpcourse.block.gpt import GPT
 from tpcourse.block.layouts import Shard
+from tpcourse.wire.saves import INDEX, read_index, replace_file, shared_name, together, write_index
 
 FORMAT = "tpcourse GPT, 1"
-INDEX = "index.json"
 KEYS = {"format", "name", "files", "config", "forwards"}
 
 
@@ -35,13 +32,13 @@ def save(model: GPT, folder: str | os.PathLike[str]) -> None:
     of the equal models is saved. The optimizer's state is not.
     """
     folder, (r, p) = Path(folder), _place(model)
-    name = _shared_name(model)
+    name = shared_name(model.tp)
     old = _names_in(folder)
     files = [f"weights-{name}-{rank}-of-{p}.pt" for rank in range(p)]
     index = {"format": FORMAT, "name": name, "files": files, "config": asdict(model.config), "forwards": model.forwards}
     try:
-        together(model, lambda: _write_part(model, folder / files[r], name))
-        together(model, lambda: _write_index(folder, index) if r == 0 else None)
+        together(model.tp, lambda: _write_part(model, folder / files[r], name))
+        together(model.tp, lambda: write_index(folder, index) if r == 0 else None)
     except ValueError:
         (folder / files[r]).unlink(missing_ok=True)
         raise
@@ -59,39 +56,14 @@ def load(model: GPT, folder: str | os.PathLike[str]) -> None:
     Raises: ValueError on every rank, that names a file that is missing, truncated or not of this save, or a weight
     that is not as this model's; the model is then untouched.
     """
-    index, parts = together(model, lambda: _read(model, Path(folder)))
+    index, parts = together(model.tp, lambda: _read(model, Path(folder)))
     for name, weight in model.named_parameters():
         weight.copy_(parts[name])
     model.forwards = index["forwards"]
 
 
-def together(model: GPT, work: Callable[[], Any]) -> Any:
-    """`work()` on every rank; if it fails on one, all of them raise a ValueError that says why and where."""
-    result, error = None, None
-    try:
-        result = work()
-    except (ValueError, OSError) as fault:
-        error = str(fault)
-    errors = [error]
-    if model.tp is not None:
-        errors = [None] * dist.get_world_size(model.tp)
-        dist.all_gather_object(errors, error, group=model.tp)
-    said = {text: rank for rank, text in reversed(list(enumerate(errors))) if text is not None}
-    if said:
-        raise ValueError("; ".join(f"rank {rank}: {text}" if model.tp else text for text, rank in said.items()))
-    return result
-
-
 def _place(model: GPT) -> tuple[int, int]:
     return (0, 1) if model.tp is None else (dist.get_rank(model.tp), dist.get_world_size(model.tp))
-
-
-def _shared_name(model: GPT) -> str:
-    """A name that no other save has, the same on all ranks."""
-    names = [uuid4().hex[:12]]
-    if model.tp is not None:
-        dist.broadcast_object_list(names, src=dist.get_global_rank(model.tp, 0), group=model.tp)
-    return names[0]
 
 
 def _write_part(model: GPT, path: Path, name: str) -> None:
@@ -101,23 +73,7 @@ def _write_part(model: GPT, path: Path, name: str) -> None:
         shard = model.shards[weight_name]
         pairs = zip(shard.pieces, shard.views(weight.detach()), strict=True)
         pieces[weight_name] = [(piece.start, view.cpu().clone()) for piece, view in pairs if piece.is_first]
-    _replace(path, lambda part: torch.save({"format": FORMAT, "name": name, "pieces": pieces}, part))
-
-
-def _write_index(folder: Path, index: dict[str, Any]) -> None:
-    _replace(folder / INDEX, lambda part: part.write_text(json.dumps(index, indent=1) + "\n"))
-
-
-def _replace(path: Path, write: Callable[[Path], object]) -> None:
-    """Write to a temporary name, then rename: a file is there whole or not at all."""
-    part = path.with_name(path.name + ".part")
-    try:
-        write(part)
-        os.replace(part, path)
-    except RuntimeError as fault:  # what torch.save raises if the disk is full
-        raise ValueError(f"cannot write {path}: {fault}") from fault
-    finally:
-        part.unlink(missing_ok=True)
+    replace_file(path, lambda part: torch.save({"format": FORMAT, "name": name, "pieces": pieces}, part))
 
 
 def _names_in(folder: Path) -> list[str]:
@@ -129,16 +85,8 @@ def _names_in(folder: Path) -> list[str]:
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
-    path = folder / INDEX
-    try:
-        index = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise ValueError(f"{path} is missing: no model is saved in {folder}") from None
-    except (OSError, ValueError) as fault:
-        raise ValueError(f"{path} cannot be read: {fault}") from fault
-    if not isinstance(index, dict) or index.get("format") != FORMAT or not index.keys() >= KEYS:
-        raise ValueError(f"{path} is not the index of a model that tpcourse.block.save wrote")
-    return index
+    of = "a model that tpcourse.block.save wrote"
+    return read_index(folder, form=FORMAT, keys=KEYS, missing="no model is saved", of=of)
 
 
 def _read(model: GPT, folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dis
 import importlib
 import sys
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 ALLOWED = {"exchange", "send", "receive"}
+READS = {"LOAD_GLOBAL", "LOAD_NAME"}
 
 
 def borrowed_kernel(function: Any, packages: tuple[str, ...] = ("tpcourse.wire",)) -> str:
@@ -43,8 +45,8 @@ def _functions_of(value: Any) -> list[FunctionType]:
 
 def _mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[Any]:
     """The functions that a function's code names: its globals, and attributes of the packages."""
-    names = set(_names(function.__code__))
-    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    names, read = set(names_in(function.__code__)), set(globals_in(function.__code__))
+    values = [function.__globals__[name] for name in read if name in function.__globals__]
     yield from (value for value in values if callable(value))
     values += [sys.modules[name] for name in names if name in sys.modules]  # imports inside the function
     modules = [value for value in values if isinstance(value, ModuleType) and value.__name__.startswith("tpcourse")]
@@ -55,8 +57,17 @@ def _mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[An
     yield from (getattr(module, name) for module in found for name in names if callable(getattr(module, name, None)))
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def globals_in(code: CodeType) -> Iterator[str]:
+    """Names of globals that code reads, inner functions too: in `dist.all_gather` that is `dist` alone."""
+    yield from (step.argval for step in dis.get_instructions(code) if step.opname in READS)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from globals_in(constant)
+
+
+def names_in(code: CodeType) -> Iterator[str]:
+    """All names that code uses, attributes too, inner functions too."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from names_in(constant)

@@ -9,6 +9,7 @@ from typing import Any
 
 from tpcourse.check.evidence import Evidence
 from tpcourse.ledger import merge
+from tpcourse.ledger.traffic import share
 
 BY_HAND = frozenset({"send", "recv"})
 _WIDTHS = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}  # other dtypes have 8 bytes
@@ -45,6 +46,11 @@ class Fault:
 def carried_bytes(event: Any) -> int:
     """Bytes of the whole array of a call."""
     return event.numel * _WIDTHS.get(event.dtype, 8)
+
+
+def sent_bytes(op: str, num_bytes: int, p: int) -> int:
+    """What a rank sends in one call, of the whole array's bytes."""
+    return share(2 * num_bytes if op == "all_reduce" else num_bytes, p)
 
 
 def first_fault(evidence: Evidence, budget: Budget) -> Fault | None:

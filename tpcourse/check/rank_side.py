@@ -38,6 +38,12 @@ def defines(name: str) -> bool:
     return callable(namespace().get(name))
 
 
+def import_all(modules: tuple[str, ...]) -> None:
+    """Import modules by name."""
+    for module in modules:
+        importlib.import_module(module)
+
+
 def known_groups() -> list[tuple[str, tuple[int, ...]]]:
     """The sub-groups that earlier checks made in this rank."""
     return list(namespace().get(_STORE, {}))

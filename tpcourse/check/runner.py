@@ -47,6 +47,12 @@ LESSONS = {
     "block_gradients": "lesson06.block_gradients",
     "regathered_column": "lesson06.regathered_column",
     "uneven_tokens": "lesson06.uneven_tokens",
+    "sharded_adam": "lesson07.sharded_adam",
+    "scattered_gradients": "lesson07.scattered_gradients",
+    "clipped_piece": "lesson07.clipped_piece",
+    "layered_step": "lesson07.layered_step",
+    "prefetched_step": "lesson07.prefetched_step",
+    "reloaded_adam": "lesson07.reloaded_adam",
 }
 
 
@@ -113,6 +119,8 @@ def _kernel_defines(name: str) -> bool:
 def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
     """Run the cases, the small groups first; stop at the first that does not end by returning."""
     cases = salted(spec.name, spec.cases(len(ranks)), spec.free)
+    if spec.imports:
+        ranks.run(in_rank, "import_all", spec.imports)
     prepare_groups(ranks, cases)
     for case in cases:
         inputs = spec.make(case, np.random.default_rng(secrets.randbits(64)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -15,6 +14,7 @@ from tpcourse.data.afterwards import require_bucket
 from tpcourse.data.arrays import FlatGradients
 from tpcourse.data.buckets import BYTES_PER_MB, Bucket, plan_buckets
 from tpcourse.data.start import broadcast_module, broadcast_tensors
+from tpcourse.wire.hooks import Companion, GradientHook
 from tpcourse.wire.inputs import place
 
 MOST_NAMES = 5
@@ -61,10 +61,8 @@ class DataParallel:
         self.gradients = FlatGradients(self.weights, self._num_flags)
         self._can_average = self.weights[0].is_cuda and "nccl" in dist.get_backend(dp)
         _remove_older(self.weights)
-        self._hooks = [
-            weight.register_post_accumulate_grad_hook(partial(self._arrived, index))
-            for index, weight in enumerate(self.weights)
-        ]
+        self._hooks = [GradientHook(weight, self._arrived, index) for index, weight in enumerate(self.weights)]
+        module.data_parallel = Companion(self)
         self._begin_step()
 
     def cut(self, bucket_mb: float, first_bucket_mb: float | None = None) -> None:
@@ -213,9 +211,8 @@ def _remove_older(weights: Sequence[nn.Parameter]) -> None:
     """A weight is averaged once: the hooks of an earlier DataParallel go."""
     for weight in weights:
         for hook in list((weight._post_accumulate_grad_hooks or {}).values()):
-            owner = getattr(getattr(hook, "func", None), "__self__", None)
-            if isinstance(owner, DataParallel):
-                owner.remove()
+            if isinstance(hook, GradientHook) and isinstance(hook.owner, DataParallel):
+                hook.owner.remove()
 
 
 def _listed(names: Sequence[str]) -> str:

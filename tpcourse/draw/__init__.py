@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tpcourse.lazy import lazy
 
 if TYPE_CHECKING:
-    from tpcourse.draw.activations import activations as activations
+    from tpcourse.draw.activation_bars import activations as activations
     from tpcourse.draw.algorithms import ALGORITHMS as ALGORITHMS
     from tpcourse.draw.algorithms import play as play
     from tpcourse.draw.bars import memory_bars as memory_bars
@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from tpcourse.draw.cost_links import product_bars as product_bars
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
+    from tpcourse.draw.flats import flat_pieces as flat_pieces
     from tpcourse.draw.lanes import timeline as timeline
+    from tpcourse.draw.layers import layers_here as layers_here
     from tpcourse.draw.losses import loss_curve as loss_curve
     from tpcourse.draw.mesh import grid as grid
     from tpcourse.draw.pairs import pair_ratio as pair_ratio
     from tpcourse.draw.pairs import recorded_pairs as recorded_pairs
     from tpcourse.draw.piggy import piggy_bank as piggy_bank
     from tpcourse.draw.piggy_sliders import piggy_bank_sliders as piggy_bank_sliders
-    from tpcourse.draw.recorded import recorded as recorded
+    from tpcourse.draw.recorded_zero import memory_and_time as memory_and_time
+    from tpcourse.draw.recorded_zero import recorded_stages as recorded_stages
+    from tpcourse.draw.recordings import recorded as recorded
     from tpcourse.draw.rounds import bands as bands
     from tpcourse.draw.rounds import steps as steps
     from tpcourse.draw.shares import error_table as error_table
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.splits import head_cells as head_cells
     from tpcourse.draw.splits import two_splits as two_splits
     from tpcourse.draw.splits import weight_pieces as weight_pieces
+    from tpcourse.draw.stages import stage_bytes as stage_bytes
     from tpcourse.draw.stepper import collective_stepper as collective_stepper
     from tpcourse.draw.symbols import holdings as holdings
     from tpcourse.draw.times import split_times as split_times
@@ -55,10 +60,12 @@ _HOME = {
     "cost_sliders": "cost_controls", "algorithm_times": "cost_curves", "bandwidths": "cost_curves",
     "cost_fit": "cost_curves", "link_ratios": "cost_links", "product_bars": "cost_links",
     "memory_curve": "curve", "piggy_bank": "piggy", "piggy_bank_sliders": "piggy_sliders",
-    "bucket_curve": "buckets", "bucket_order": "buckets", "recorded": "recorded",
+    "bucket_curve": "buckets", "bucket_order": "buckets", "recorded": "recordings",
     "loss_curve": "losses", "error_table": "shares", "memory_shares": "shares", "traffic_curve": "shares",
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
-    "activations": "activations", "pair_ratio": "pairs", "recorded_pairs": "pairs",
+    "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
+    "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
+    "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from tpcourse.draw.palette import FAINT, SMALL, TEXT, bytes_text, plot_axes, styled, tint
-from tpcourse.draw.recorded import recorded
+from tpcourse.draw.recordings import recorded
 
 Curve = Mapping[float, float]  # bytes of the whole array -> time of the pair over time of the all-reduce
 MOST = 5

@@ -107,7 +107,9 @@ class Groups:
         for args, kwargs in plan:
             distributed_c10d.new_group(*args, **kwargs)
         new = [self.world, *(group for *_, group in self.made)]
-        Renewal({id(before): after for before, after in zip(old, new) if before is not None}).of(values)
+        fresh = {id(before): after for before, after in zip(old, new) if before is not None}
+        if fresh:  # none at the start
+            Renewal(fresh).of(values)
 
 
 def _abort(group: Any) -> None:

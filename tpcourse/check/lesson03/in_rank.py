@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Iterator
-from types import CodeType, FunctionType, ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from tpcourse.check.borrowed import globals_in, names_in
 from tpcourse.check.rank_side import namespace
 from tpcourse.ledger import ledger
 
@@ -47,8 +47,8 @@ def borrowed(function: Any, seen: set[int]) -> str:
         return f"{'.'.join(function.__module__.split('.')[:2])}.{function.__name__}"
     if function.__module__.startswith(("torch", "tpcourse")):
         return ""
-    names = set(names_in(function.__code__))
-    values = [function.__globals__[name] for name in names if name in function.__globals__]
+    names, read = set(names_in(function.__code__)), set(globals_in(function.__code__))
+    values = [function.__globals__[name] for name in read if name in function.__globals__]
     inside = [path for name in names for path in (name, f"tpcourse.{name}") if path in sys.modules]
     values += [sys.modules[path] for path in inside]  # imported inside the function
     modules = [
@@ -56,14 +56,6 @@ def borrowed(function: Any, seen: set[int]) -> str:
     ]
     values += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
     return next((found for value in values if (found := borrowed(value, seen))), "")
-
-
-def names_in(code: CodeType) -> Iterator[str]:
-    """All names that a function's code uses, inner functions too."""
-    yield from code.co_names
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from names_in(constant)
 
 
 def seeded(seed: int) -> None:

@@ -34,14 +34,12 @@ def cases(**sizes: tuple[int, ...]) -> Callable[[int], list[Case]]:
 
     def of(world_size: int) -> list[Case]:
         ps = group_sizes(world_size)
-        return [_case(p, world_size, {name: values[i] for name, values in sizes.items()}) for i, p in enumerate(ps)]
+        return [
+            one_group(p, world_size, axis="tp", **{name: values[i] for name, values in sizes.items()})
+            for i, p in enumerate(ps)
+        ]
 
     return of
-
-
-def _case(p: int, world_size: int, sizes: dict[str, int]) -> Case:
-    members = one_group(p, world_size).members
-    return Case(members, {"tp": (members,)}, sizes)
 
 
 def rules(pairs: bool = True, **sums: Sums) -> Budget:

@@ -8,11 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Fault
+from tpcourse.check.budget import Fault, sent_bytes
 from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Evidence
 from tpcourse.check.misconceptions import Finding, Misconception
-from tpcourse.ledger.traffic import share
 
 LAYERS = ("tpcourse.linear", "tpcourse.sequence", "tpcourse.block", "tpcourse.vocab")
 """The packages that are no answer: the exercises write what is in them."""
@@ -36,7 +35,7 @@ def _fault(evidence: Evidence, rank: int, events: list[Any], allowed: Calls) -> 
     if any(tuple(event.group) != evidence.case.members for event in events):
         return Fault("group", f"rank {rank} makes a call outside the group that was given")
     made, sent = Counter(event.op for event in events), sum(event.bytes_sent for event in events)
-    budget = sum(count * _sent(op, n, evidence.p) for op, (count, n) in allowed.items())
+    budget = sum(count * sent_bytes(op, n, evidence.p) for op, (count, n) in allowed.items())
     what = f"rank {rank} calls {_listed(made)}"
     if sent > budget:
         return Fault("bytes", f"{what}: {sent:,} bytes, the budget is {budget:,}")
@@ -48,11 +47,6 @@ def _fault(evidence: Evidence, rank: int, events: list[Any], allowed: Calls) -> 
     if not evidence.right and any(made[op] < count for op, (count, _) in allowed.items()):
         return Fault("missing", f"{what}; one device's answer needs {right}")
     return None
-
-
-def _sent(op: str, num_bytes: int, p: int) -> int:
-    """Bytes that a rank sends in one call."""
-    return share(2 * num_bytes if op == "all_reduce" else num_bytes, p)
 
 
 def _listed(made: Counter[str]) -> str:

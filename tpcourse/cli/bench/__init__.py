@@ -17,6 +17,7 @@ BENCHES = {
     "ledger": "microseconds that the ledger adds to a collective",
     "data": "a data-parallel training step by size of bucket, beside torch's DistributedDataParallel",
     "tensor": "tensor parallelism: an MLP, a block and a GPT beside one device and torch's parallelize_module",
+    "zero": "time and memory of ZeRO's stages beside torch's DDP, ZeroRedundancyOptimizer and fully_shard",
     "collectives": "time and bandwidth of three collectives by size, and how well two numbers predict them",
 }
 

@@ -1,0 +1,17 @@
+# The whole gradients of all layers wait until backward has ended
+
+from torch.nn.functional import pad
+
+from tpcourse.wire import all_gather, reduce_scatter
+
+
+def layered_step(x, target, layers, pieces, dp):
+    p, inputs, gradients = dist.get_world_size(dp), [], []
+    for layer, piece in zip(layers, pieces):
+        inputs.append(x)
+        x = layer.forward(x, all_gather(piece, group=dp)[: layer.size])
+    dy = x - target
+    for layer, piece in zip(reversed(layers), reversed(pieces)):
+        dy, dflat = layer.backward(inputs.pop(), all_gather(piece, group=dp)[: layer.size], dy)
+        gradients.append(pad(dflat / p, (0, -layer.size % p)))
+    return x, [reduce_scatter(gradient, group=dp) for gradient in reversed(gradients)]

@@ -1,0 +1,75 @@
+"""Exercise `layered_step(x, target, layers, pieces, dp)`: gather a layer just before use, free it just after."""
+
+from __future__ import annotations
+
+from tpcourse.check.budget import Budget
+from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson07 import common, layers
+from tpcourse.check.lesson07.common import Inputs
+from tpcourse.check.report import Line
+from tpcourse.check.spec import Exercise
+
+
+def budget(case: Case, inputs: Inputs) -> Budget:
+    """Two all-gathers and a reduce-scatter of every layer."""
+    return common.rules(layers.calls(case.p), least=layers.least(case.p))
+
+
+def bytes_held(cases: list[Evidence]) -> Line:
+    """One layer's weights whenever a layer begins."""
+    passed = "one gathered layer at a time; in backward at most two whole gradients beside it"
+    return common.held_line(cases, layers.over(ahead=0), passed)
+
+
+def _kept(evidence: Evidence, rank: int) -> bool:
+    return layers.over_in(0, layers.FORWARD)(evidence, rank)
+
+
+def _gradients_kept(evidence: Evidence, rank: int) -> bool:
+    return layers.over_in(0, layers.BACKWARD)(evidence, rank) and layers.scatters_last(evidence, rank)
+
+
+EXERCISE = Exercise(
+    name="layered_step",
+    values="y is this rank's, and each gradient is its piece of the average over ranks",
+    communication="2 all_gathers and 1 reduce_scatter of each layer: 3 (p-1)/p of the weights",
+    cases=layers.cases,
+    make=layers.make,
+    expected=layers.expected,
+    budget=budget,
+    third=bytes_held,
+    probe="lesson07.rank_layered_step",
+    imports=common.SLOW,
+    misconceptions=(
+        common.BORROWED,
+        *layers.VALUES,
+        layers.ALL_REDUCE,
+        common.by_line(
+            "all at once",
+            layers.gathers_all_first,
+            "All layers are gathered before the first computes: the whole model is on every rank, as without ZeRO.",
+            "Gather within the loop over layers: one, compute, free.",
+        ),
+        common.by_line(
+            "never frees",
+            _kept,
+            "A layer's weights are still there when the next one computes: a name, a list or a view of them keeps "
+            "the whole array.",
+            "Keep the layers' inputs for backward, not their weights. `del`, or a function whose local names end, lets "
+            "a tensor go.",
+        ),
+        common.by_line(
+            "gradients kept",
+            _gradients_kept,
+            "The whole gradients of all layers wait until backward has ended: as many bytes as the model has weights.",
+            "Reduce-scatter a layer's gradient as soon as `layer.backward` has returned it, and keep the piece.",
+        ),
+        common.by_line(
+            "never frees in backward",
+            layers.over_in(0, layers.BACKWARD),
+            "Forward frees its weights, and backward does not: what a layer gathered is there when the next begins.",
+            "The same care in both loops: gather, compute, let go.",
+        ),
+        common.OVER_BUDGET,
+    ),
+)

@@ -1,0 +1,211 @@
+"""What the exercises on layers share: five layers, one device's answer, what may be held at each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tpcourse.check.compare import Named
+from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson07 import common
+from tpcourse.check.lesson07.common import BYTES, Inputs
+from tpcourse.check.lesson07.plain import backward, cut, forward, piece_size
+from tpcourse.check.lesson07.recipe import Made
+from tpcourse.check.misconceptions import Misconception
+from tpcourse.check.spec import group_sizes, nonzero
+
+WIDTHS = (6, 7, 8, 5, 9, 7)
+"""Of x, and of every layer's output. No two layers have pieces of one length, at 2, 3 and 4 ranks."""
+SIZES = tuple(outputs * (inputs + 1) for inputs, outputs in zip(WIDTHS, WIDTHS[1:], strict=False))
+"""P of every layer."""
+L = len(SIZES)
+EXAMPLES = 2
+FORWARD, BACKWARD = "forward", "backward"
+ORDER = [(FORWARD, number) for number in range(L)] + [(BACKWARD, number) for number in reversed(range(L))]
+
+
+@dataclass
+class Moment:
+    """What a rank had done when a layer began: `gathers` (elements of the piece, asynchronous, waited for), `scattered`
+    elements of the arrays in reduce-scatters, and the bytes that it held of what it had made.
+    """
+
+    kind: str
+    number: int
+    gathers: tuple[tuple[int, bool, bool], ...]
+    scattered: tuple[int, ...]
+    held: int = 0
+
+    def gathers_of(self, number: int, p: int) -> list[tuple[int, bool, bool]]:
+        """Those of one layer."""
+        return [gather for gather in self.gathers if gather[0] == piece_size(SIZES[number], p)]
+
+
+def cases(world_size: int) -> list[Case]:
+    """The same layers in each group."""
+    return [common.dp_case(p, world_size, L=L) for p in group_sizes(world_size)]
+
+
+def make(case: Case, generator: np.random.Generator) -> Inputs:
+    """Pieces of equal layers, each rank's own examples."""
+    flats = [nonzero(generator, size) / 3 for size in SIZES]
+    pieces = [cut(flat, case.p) for flat in flats]
+    layers = [
+        Made("Layer", {"number": number, "inputs": inputs, "outputs": outputs})
+        for number, (inputs, outputs) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False))
+    ]
+    return [
+        {
+            "x": nonzero(generator, EXAMPLES, WIDTHS[0]),
+            "target": nonzero(generator, EXAMPLES, WIDTHS[-1]),
+            "layers": layers,
+            "pieces": Made("tensors", {"arrays": [own[rank] for own in pieces]}),
+        }
+        for rank in range(case.p)
+    ]
+
+
+def expected(case: Case, inputs: Inputs) -> list[Any]:
+    """This rank's y, and its piece of every layer's averaged gradient."""
+    ys, gradients = through(inputs)
+    return named(ys, [np.mean(own, axis=0) for own in zip(*gradients, strict=True)])
+
+
+def named(ys: list[np.ndarray], gradients: list[np.ndarray]) -> list[Any]:
+    """The results of all ranks from whole gradients of all layers."""
+    pieces = [cut(gradient, len(ys)) for gradient in gradients]
+    return [
+        Named({"y": y, **{f"the gradient of layer {number}": own[rank] for number, own in enumerate(pieces)}})
+        for rank, y in enumerate(ys)
+    ]
+
+
+def through(inputs: Inputs) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
+    """Each rank's y, and its own gradients of all layers."""
+    flats = [
+        np.concatenate([given["pieces"]["arrays"][number] for given in inputs])[:size]
+        for number, size in enumerate(SIZES)
+    ]
+    found = [_one_rank(given, flats) for given in inputs]
+    return [y for y, _ in found], [gradients for _, gradients in found]
+
+
+def _one_rank(given: dict[str, Any], flats: list[np.ndarray]) -> tuple[np.ndarray, list[np.ndarray]]:
+    xs = [given["x"]]
+    for flat in flats:
+        xs.append(forward(xs[-1], flat))
+    y, dy = xs[-1], xs[-1] - given["target"]
+    gradients: list[np.ndarray] = []
+    for x, flat in zip(reversed(xs[:-1]), reversed(flats), strict=True):
+        dy, dflat = backward(x, flat, dy)
+        gradients.insert(0, dflat)
+    return y, gradients
+
+
+def calls(p: int) -> dict[str, list[int]]:
+    """Two gathers and a reduce-scatter of every layer."""
+    wholes = [BYTES * p * piece_size(size, p) for size in SIZES]
+    return {"all_gather": 2 * wholes, "reduce_scatter": wholes}
+
+
+def least(p: int) -> int:
+    """What a rank sends at least: its pieces once, its part of the gradients."""
+    return 2 * (p - 1) * BYTES * sum(SIZES) // p
+
+
+def moments(evidence: Evidence, rank: int) -> list[Moment]:
+    """All moments of a rank."""
+    return evidence.outcomes[rank].facts.get("moments", [])
+
+
+def allowed(moment: Moment, p: int, ahead: int) -> int:
+    """Bytes of activations and finished pieces at this moment, `ahead` + 1 layers' weights, and in backward two whole
+    gradients of a layer.
+    """
+    wholes = [p * piece_size(size, p) for size in SIZES]
+    is_forward = moment.kind == FORWARD
+    widths = WIDTHS[1 : moment.number + 1] if is_forward else WIDTHS[1:]
+    activations = EXAMPLES * (sum(widths) + 2 * max(WIDTHS))
+    following = moment.number + (1 if is_forward else -1)
+    weights = wholes[moment.number] + (ahead and wholes[min(L - 1, max(0, following))])
+    gradients = 0 if is_forward else 2 * max(wholes) + sum(moment.scattered) // p
+    return BYTES * (activations + weights + gradients)
+
+
+def over(ahead: int) -> Callable[[Evidence, int], str]:
+    """What is held too much on a rank, the first time."""
+
+    def text(evidence: Evidence, rank: int) -> str:
+        found = moments(evidence, rank)
+        if [(moment.kind, moment.number) for moment in found] != ORDER:
+            return "calls the layers in another order than once forward, once backward"
+        for moment in found:
+            most = allowed(moment, evidence.p, ahead)
+            if moment.held > most:
+                where = f"when layer {moment.number} begins its {moment.kind}"
+                return f"holds {moment.held:,} bytes {where}, the budget is {most:,}"
+        if (num := len(found[-1].gathers)) < 2 * L - 1:
+            return f"gathers {num} times and uses {2 * L} layers: weights are kept where nobody counts them"
+        return ""
+
+    return text
+
+
+def over_in(ahead: int, kind: str) -> Callable[[Evidence, int], bool]:
+    """Whether a rank holds too much when some layer begins its forward, or its backward."""
+    return lambda evidence, rank: any(
+        moment.held > allowed(moment, evidence.p, ahead) for moment in moments(evidence, rank) if moment.kind == kind
+    )
+
+
+def num_gathers(evidence: Evidence) -> int:
+    """How many rank 0 calls."""
+    return common.calls_of(evidence, "all_gather")
+
+
+def gathers_all_first(evidence: Evidence, rank: int) -> bool:
+    """Whether every layer's gather had begun when the first layer began."""
+    return bool(found := moments(evidence, rank)) and len(found[0].gathers) >= L
+
+
+def scatters_last(evidence: Evidence, rank: int) -> bool:
+    """Whether no gradient was on its way when the last layer of backward began."""
+    return bool(found := moments(evidence, rank)) and not found[-1].scattered
+
+
+def _with(change: Callable[[Evidence, list[list[np.ndarray]]], list[np.ndarray]]) -> Callable[[Evidence], list[Any]]:
+    def way(evidence: Evidence) -> list[Any]:
+        ys, gradients = through(evidence.inputs)
+        return named(ys, change(evidence, gradients))
+
+    return way
+
+
+def _own_pieces(evidence: Evidence) -> list[Any]:
+    ys, gradients = through(evidence.inputs)
+    return [named(ys, own)[rank] for rank, own in enumerate(gradients)]
+
+
+VALUES = (
+    common.by_playing(
+        "sum for mean",
+        "The gradients are p times too large: a reduce-scatter adds, and ranks' losses are averaged.",
+        "Divide by p, the array before or the piece after.",
+        _with(lambda evidence, gradients: [np.sum(own, axis=0) for own in zip(*gradients, strict=True)]),
+    ),
+    common.by_playing(
+        "own gradient",
+        "Each rank returns its piece of its own gradient: the other ranks' examples are not in it.",
+        "Every rank has a gradient for all weights of a layer: one reduce-scatter brings each to its owner.",
+        _own_pieces,
+    ),
+)
+ALL_REDUCE: Misconception = common.over_with(
+    "all-reduce kept",
+    "all_reduce",
+    "A layer's gradient is all-reduced: every rank gets the whole average, pays twice the bytes for it, and keeps 1/p.",
+    "`reduce_scatter(flat, group=dp)` of `tpcourse.wire`.",
+)

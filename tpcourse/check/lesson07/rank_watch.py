@@ -1,0 +1,116 @@
+"""Runs in a rank: which kernels an answer borrows, what it holds at any moment, and which gathers it waited for."""
+
+from __future__ import annotations
+
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from tpcourse.check.borrowed import borrowed_kernel
+from tpcourse.check.evidence import Outcome
+from tpcourse.check.lesson07.common import OWN
+from tpcourse.check.lesson07.rank_names import named_storages
+from tpcourse.memory import Peak
+from tpcourse.memory.storages import key_of, storages_of
+from tpcourse.memory.watching import Watcher
+
+LIMIT_S = 3
+
+
+def note_borrowed(outcome: Outcome, answer: Any) -> None:
+    """Note the first finished part of the course that the answer mentions."""
+    outcome.borrowed = borrowed_kernel(answer, OWN)
+
+
+class Held(Watcher):
+    """`with Held(outcome) as held:` then `held.sizes(most)`: of all tensors made in the block that are still there.
+
+    A storage counts with the size that it has now, however many tensors look at it.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(Peak())
+        self.outcome = outcome
+        self.under_way: list[tuple[Callable[[], Any], Any]] = []  # what gives a work, and its event; until its wait
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = super().__torch_dispatch__(func, types, args, kwargs)
+        if func.namespace == "c10d":
+            self._note(result)
+        return result
+
+    def _note(self, result: Any) -> None:
+        events = self.outcome.log._events  # not `events`, which asks which calls have ended and forgets those
+        boxed = result[-1] if isinstance(result, tuple | list) and result else result
+        if events and events[-1].is_async and isinstance(boxed, torch.ScriptObject):
+            work = dist.Work.unbox(boxed)
+            self.under_way.append((lambda: work, events[-1]))  # held until the answer holds it
+
+    def is_waited(self, event: Any) -> bool:
+        """Whether a call was waited for; one that waits by itself was."""
+        return not event.is_async or all(event is not other for _, other in self.under_way)
+
+    def follow(self, tensors: Iterable[Tensor]) -> None:
+        """Count tensors that were there before the block, too."""
+        for storage in (storage for tensor in tensors for storage in storages_of(tensor)):
+            key = key_of(storage)
+            self.made[key] = weakref.ref(storage, partial(self._gone, key, 0))
+
+    def sizes(self, most: int, more: Iterable[Any] = ()) -> dict[int, int]:
+        """Key -> bytes of every storage that is held now.
+
+        The thread that sends lets go of a tensor a little after it has told that it was sent. So what is above `most`
+        counts at once if some name, or one of `more`, keeps it, and otherwise if nobody lets go of it.
+        """
+        found = self.alive()
+        named = named_storages(more) if sum(found.values()) > most else set()
+        end = time.monotonic() + LIMIT_S
+        while sum(found.values()) > most and time.monotonic() < end:
+            kept = {key: size for key, size in found.items() if key in named}
+            if sum(kept.values()) > most:
+                return kept
+            time.sleep(0.001)
+            found = self.alive()
+        return found
+
+    def alive(self) -> dict[int, int]:
+        """Key -> bytes of every storage that is there; the ledger, once asked, lets go of calls that have ended."""
+        assert self.outcome.events is not None
+        works = ((give(), event) for give, event in self.under_way)
+        self.under_way = [(_nothing if work is None else weakref.ref(work), event) for work, event in works]
+        storages = ((key, reference()) for key, reference in list(self.made.items()))
+        return {key: storage.nbytes() for key, storage in storages if storage is not None}
+
+    @contextmanager
+    def waits(self) -> Iterator[None]:
+        """Note which calls this thread waits for in the block."""
+        before, mine = dist.Work.wait, threading.get_ident()
+
+        def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() == mine:
+                self.under_way = [row for row in self.under_way if row[0]() is not work]
+            return before(work, *args, **kwargs)
+
+        _replace_wait(wait)
+        try:
+            yield
+        finally:
+            if dist.Work.wait is wait:  # else a later check replaced it, after this one was left behind
+                _replace_wait(before)
+            self.under_way.clear()
+
+
+def _nothing() -> None:
+    """What a work gives that nobody holds any more."""
+
+
+def _replace_wait(function: Callable[..., Any]) -> None:
+    dist.Work.wait = function

@@ -1,0 +1,243 @@
+"""Exercise `reloaded_adam(read, saved, P, options, dp)`: what some ranks saved, cut anew for another number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tpcourse.check.budget import Budget
+from tpcourse.check.compare import Named, agree
+from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson07 import common
+from tpcourse.check.lesson07.common import Inputs
+from tpcourse.check.lesson07.plain import Adam, cut, new_options, piece_size, real_size
+from tpcourse.check.lesson07.recipe import Made
+from tpcourse.check.misconceptions import Finding, Misconception, by_fault
+from tpcourse.check.report import Line
+from tpcourse.check.spec import Exercise, group_sizes, nonzero
+from tpcourse.dims import split_sizes
+
+READ = "files read"
+SAVED = {2: (4, 10), 3: (4, 10), 4: (2, 7)}
+"""Ranks now -> (ranks that saved, P)."""
+NAMES = ("weight", "exp_avg", "exp_avg_sq")
+STEPS = 3
+Piece = dict[str, np.ndarray]
+
+
+def cases(world_size: int) -> list[Case]:
+    """No two paddings equal; in the last one the last file has nothing else."""
+    found = [common.dp_case(p, world_size, P=SAVED[p][1], saved_by=SAVED[p][0]) for p in group_sizes(world_size)]
+    return [*found, common.dp_case(2, world_size, P=5, saved_by=4)]
+
+
+def make(case: Case, generator: np.random.Generator) -> Inputs:
+    """Files with anything in their padding, and a gradient for one step more."""
+    P, saved = case.sizes["P"], case.sizes["saved_by"]
+    arrays = {name: nonzero(generator, saved * piece_size(P, saved)) for name in NAMES}
+    arrays["exp_avg_sq"] = np.abs(arrays["exp_avg_sq"])
+    rows = {name: np.split(array, saved) for name, array in arrays.items()}
+    files = [{**{name: rows[name][j] for name in NAMES}, "step": np.array(STEPS, np.float32)} for j in range(saved)]
+    options, gradient = new_options(generator), nonzero(generator, P)
+    return [
+        {
+            "read": Made("Files", {"files": files}),
+            "saved": saved,
+            "P": P,
+            "options": options,
+            "gradient": Made("tensor", {"array": own}),
+        }
+        for own in cut(gradient, case.p)
+    ]
+
+
+def expected(case: Case, inputs: Inputs) -> list[Any]:
+    """This rank's piece of one device's weights and moments, and its weights after one step more."""
+    P = case.sizes["P"]
+    return _results(inputs, [cut(array[:P], case.p) for array in _arrays(inputs)])
+
+
+def budget(case: Case, inputs: Inputs) -> Budget:
+    """Nothing is sent."""
+    return common.rules({})
+
+
+def files_read(cases: list[Evidence]) -> Line:
+    """Those in which this rank's piece lies."""
+    return common.held_line(cases, _over, "each rank reads the files in which its piece lies, once", READ)
+
+
+def needed(case: Case, rank: int) -> list[int]:
+    """The files in which a rank's piece lies."""
+    P, saved = case.sizes["P"], case.sizes["saved_by"]
+    n, old = piece_size(P, case.p), piece_size(P, saved)
+    start = rank * n
+    end = start + real_size(P, case.p, rank)
+    return [j for j in range(saved) if max(start, j * old) < min(end, (j + 1) * old)]
+
+
+def _asked(evidence: Evidence, rank: int) -> list[int]:
+    return evidence.outcomes[rank].facts.get("asked", [])
+
+
+def _over(evidence: Evidence, rank: int) -> str:
+    asked, right = _asked(evidence, rank), needed(evidence.case, rank)
+    if sorted(asked) == right:
+        return ""
+    return f"reads {_list(asked)}, and its piece lies in {_list(right)}"
+
+
+def _list(numbers: list[int]) -> str:
+    return f"{'file' if len(numbers) == 1 else 'files'} {', '.join(map(str, numbers))}" if numbers else "no file"
+
+
+def _files(inputs: Inputs) -> list[Piece]:
+    return inputs[0]["read"]["files"]
+
+
+def _arrays(inputs: Inputs) -> list[np.ndarray]:
+    """Weights and moments as they were saved, padding and all."""
+    return [np.concatenate([file[name] for file in _files(inputs)]) for name in NAMES]
+
+
+def _results(inputs: Inputs, pieces: list[list[np.ndarray]], steps: int = STEPS) -> list[Any]:
+    found = []
+    for rank, (weight, m, v) in enumerate(zip(*pieces, strict=True)):
+        gradient, after = inputs[rank]["gradient"]["array"], np.zeros(0)
+        if len(gradient) == len(weight) == len(m) == len(v):
+            after = Adam(m, v, steps).step(weight, gradient, inputs[rank]["options"])
+        row = {"the piece": weight, "exp_avg": m, "exp_avg_sq": v, "the piece after one more step": after}
+        found.append(Named(row))
+    return found
+
+
+@dataclass(frozen=True)
+class Recut:
+    """The results of all ranks for another way to cut weights, and moments."""
+
+    weights: Callable[[np.ndarray, Evidence], list[np.ndarray]]
+    moments: Callable[[np.ndarray, Evidence], list[np.ndarray]]
+    steps: int = STEPS
+
+    def __call__(self, evidence: Evidence) -> list[Any]:
+        """What the ranks return."""
+        ways = (self.weights, self.moments, self.moments)
+        pieces = [way(array, evidence) for way, array in zip(ways, _arrays(evidence.inputs), strict=True)]
+        return _results(evidence.inputs, pieces, self.steps)
+
+
+def _right(array: np.ndarray, evidence: Evidence) -> list[np.ndarray]:
+    return cut(array[: evidence.case.sizes["P"]], evidence.p)
+
+
+def _with_padding(array: np.ndarray, evidence: Evidence) -> list[np.ndarray]:
+    """The old padding is cut like everything else."""
+    size = evidence.p * piece_size(evidence.case.sizes["P"], evidence.p)
+    return cut(np.pad(array[:size], (0, max(0, size - len(array)))), evidence.p)
+
+
+def _own_file(array: np.ndarray, evidence: Evidence) -> list[np.ndarray]:
+    """File r for rank r, cut or padded to the length of a piece."""
+    n = piece_size(evidence.case.sizes["P"], evidence.p)
+    files = np.split(array, evidence.case.sizes["saved_by"])
+    return [np.pad(file[:n], (0, max(0, n - len(file)))) for file in (files * evidence.p)[: evidence.p]]
+
+
+def _even(array: np.ndarray, evidence: Evidence) -> list[np.ndarray]:
+    P = evidence.case.sizes["P"]
+    return np.split(array[:P], np.cumsum(split_sizes(P, evidence.p))[:-1])
+
+
+def _result(finding: Finding, index: int) -> list[Any]:
+    outputs = finding.evidence.outputs if finding.evidence.finished else []
+    return [output[index] for output in outputs if isinstance(output, list) and len(output) > index]
+
+
+def _no_moments(finding: Finding) -> bool:
+    """The weights are right, and every moment is missing or zero."""
+    rows = [*_result(finding, 1), *_result(finding, 2)]
+    return bool(rows) and all(row is None or not np.any(row) for row in rows)
+
+
+def _takes_own_file(finding: Finding) -> bool:
+    """Rank r's piece begins with file r, whatever its length is; or it asks for a file that is not there."""
+    if "there is no file" in finding.error:
+        return True
+    evidence, got = finding.evidence, _result(finding, 0)
+    weights = [file["weight"] for file in _files(evidence.inputs) * evidence.p]
+    pairs = [(piece[: len(weight)], weight[: len(piece)]) for piece, weight in zip(got, weights, strict=False)]
+    return bool(pairs) and all(agree(piece, weight) for piece, weight in pairs)
+
+
+EXERCISE = Exercise(
+    name="reloaded_adam",
+    values="weights, moments and count of steps are one device's, cut for this number of ranks; so is the next step",
+    communication="nothing is sent: the files are there for every rank",
+    cases=cases,
+    make=make,
+    expected=expected,
+    budget=budget,
+    third=files_read,
+    probe="lesson07.rank_reloaded_adam",
+    imports=common.SLOW,
+    misconceptions=(
+        common.BORROWED,
+        Misconception(
+            "moments lost",
+            _no_moments,
+            "The weights are there and Adam's moments are lost: the next steps are those of a new optimizer, and the "
+            "loss jumps.",
+            '`adam.state[piece] = {"step": ..., "exp_avg": ..., "exp_avg_sq": ...}`, each re-cut like the piece.',
+        ),
+        common.by_playing(
+            "steps lost",
+            "Weights and moments are right, and Adam counts from 0 again: it divides the old moments as if they had "
+            "just begun.",
+            '"step" belongs to the state too. Take it from any file.',
+            Recut(_right, _right, steps=0),
+        ),
+        common.by_playing(
+            "moments not cut",
+            "The weights are cut anew and the moments are not: each moment stands beside another weight than its own.",
+            "Cut all three arrays with the same two bounds.",
+            Recut(_right, _own_file),
+        ),
+        common.by_playing(
+            "padding comes along",
+            "The old padding came along: it fills places behind the last weight that are to be zero here.",
+            "Only the first P elements are weights. Behind them a new piece has zeros.",
+            Recut(_with_padding, _with_padding),
+        ),
+        common.by_playing(
+            "even pieces",
+            "The pieces are as even as possible, and this course's have one length: n = ceil(P/p), with padding at the "
+            "end of the last ones.",
+            "Piece r is elements r n to (r+1) n - 1; zeros from P on.",
+            Recut(_even, _even),
+        ),
+        Misconception(
+            "own file",
+            _takes_own_file,
+            "Rank r takes file r: that is the piece of rank r of the ranks that saved, which has another length and "
+            "begins elsewhere.",
+            "Element i is in file i // n of the old n, at i % n.",
+        ),
+        common.by_line(
+            "reads everything",
+            lambda evidence, rank: len(_asked(evidence, rank)) > len(needed(evidence.case, rank)),
+            "A rank reads more than it needs: with every file read on every rank the whole model and its moments pass "
+            "through each one's memory.",
+            "Which files overlap r n .. (r+1) n, and end before P? Read those, each once.",
+            READ,
+        ),
+        by_fault(
+            "sends",
+            "bytes",
+            "Ranks talk to each other: each can read what it needs itself.",
+            "`read(j)` works for every j on every rank.",
+        ),
+    ),
+)
