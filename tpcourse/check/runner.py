@@ -118,7 +118,7 @@ def _kernel_defines(name: str) -> bool:
 
 def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
     """Run the cases, the small groups first; stop at the first that does not end by returning."""
-    cases = salted(spec.name, spec.cases(len(ranks)), spec.free)
+    cases = salted(spec, spec.cases(len(ranks)))
     if spec.imports:
         ranks.run(in_rank, "import_all", spec.imports)
     prepare_groups(ranks, cases)
