@@ -29,6 +29,14 @@ def test_every_line_of_the_list_is_an_exact_pin():
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line) for line in lines)
 
 
+def test_nbgrader_s_own_list_adds_exact_pins_to_the_list_and_changes_none():
+    own = {canonicalize_name(name): version for name, version in pinned(ROOT / "requirements-nbgrader.txt").items()}
+    lines = (ROOT / "requirements-nbgrader.txt").read_text().splitlines()
+    assert len([line for line in lines if line and not line.startswith("#")]) == len(own) and not set(own) & set(PINS)
+    (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["nbgrader"])
+    assert wanted.specifier.contains(own["nbgrader"])
+
+
 @pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)
 def test_pyproject_allows_the_version_that_the_list_pins(requirement):
     assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
