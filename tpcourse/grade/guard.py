@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import signal
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tpcourse.grade import intact, plain
+from tpcourse.grade import intact, plain, witness
 
 REPLACED = (
     "The answer replaces functions of the course, of torch or of Python: {names}. A check counts for nothing then.",
@@ -25,8 +24,8 @@ REPLACED = (
 
 
 HIDDEN = (
-    "The ranks made more calls than the ledger of the check knows: {calls}. What was sent cannot be counted then.",
-    "Leave the ledger as it is, and send what the budget allows.",
+    "The ranks did more than the ledger of the check knows: {calls}. What was sent cannot be counted then.",
+    "Call `torch.distributed` or `tpcourse.wire` with the groups that you were given, and leave the ledger as it is.",
 )
 
 
@@ -37,9 +36,9 @@ class Guard:
         self.folder, self.cell_s = folder, cell_s
         self.timer: threading.Timer | None = None
         self.pids: list[int] = []
-        self.prints: list[intact.Marks] = []
+        self.intact: intact.Intact | None = None
         self.figures: list[dict[str, Any]] = []
-        self.noted: Counter[int] = Counter()  # calls in the ledger of each rank
+        self.noted: dict[int, list[Any]] = defaultdict(list)  # the ledger of each rank
         self.late = self.lost = False
         self.cell = -1  # the place of the cell that runs
 
@@ -58,7 +57,7 @@ class Guard:
         self.timer.daemon = True
         ranks = _running()
         if ranks and ranks.cluster.pids != self.pids:
-            self.pids, self.prints = list(ranks.cluster.pids), intact.prints(ranks)
+            self.pids, self.intact = list(ranks.cluster.pids), intact.Intact(ranks)
         self.timer.start()
 
     def after_cell(self, result: Any) -> None:
@@ -78,31 +77,32 @@ class Guard:
     def exercise(self, ranks: Any, name: str) -> None:
         """The official check, with a look at the ranks' functions before and after it."""
         from tpcourse.check import runner
+        from tpcourse.check.calculation import CALCULATIONS  # its check measures the ranks itself
         from tpcourse.check.report import FAILED, Line, Verdict
 
-        self.figures, self.noted = [], Counter()
-        broken, hidden = self._replaced(ranks), ""
+        self.figures, self.noted = [], defaultdict(list)
+        broken, hidden = self._replaced(ranks, roads=1), ""
         if not broken:
-            before = ranks.run(intact.made_calls)
+            before = witness.calls_of(ranks)
             runner.exercise(ranks, name)
             broken = self._replaced(ranks)
-            hidden = self._hidden(before, ranks.run(intact.made_calls)) if name in runner.LESSONS else ""
+            hidden = self._hidden(before, witness.calls_of(ranks)) if name not in CALCULATIONS else ""
         if broken or hidden:
             self.lost = True  # the rest of the notebook needs other ranks
             why, hint = REPLACED if broken else HIDDEN
             why = why.format(names=", ".join(broken[:5]), calls=hidden)
             Verdict(name, [Line("values", FAILED, "not judged")], why=why, hint=hint).conclude()
 
-    def _hidden(self, before: list[int], after: list[int]) -> str:
-        """Calls that a rank's groups counted and its ledger did not."""
-        made = [end - begin for begin, end in zip(before, after, strict=True)]
-        found = [f"rank {rank} made {calls}, noted {self.noted[rank]}" for rank, calls in enumerate(made)]
-        return next((text for rank, text in enumerate(found) if made[rank] > self.noted[rank]), "")
+    def _hidden(self, before: list[witness.Calls], after: list[witness.Calls]) -> str:
+        """What torch counted in some rank and its ledger did not."""
+        pairs = enumerate(zip(before, after, strict=True))
+        found = {rank: witness.hidden(begin, end, self.noted[rank]) for rank, (begin, end) in pairs}
+        return next((f"rank {rank} {text}" for rank, text in found.items() if text), "")
 
-    def _replaced(self, ranks: Any) -> list[str]:
-        if ranks.cluster.pids != self.pids:
+    def _replaced(self, ranks: Any, roads: int = 2) -> list[str]:
+        if self.intact is None or ranks.cluster.pids != self.pids:
             return []
-        return intact.differences(ranks, self.prints, secrets.token_hex(8))
+        return self.intact.differences(roads)
 
     def concluded(self, verdict: Any) -> None:
         """Note a verdict as it is shown."""
@@ -140,7 +140,7 @@ def _note_figures(guard: Guard) -> None:
         guard.figures.extend(map(figures_of, cases))
         for evidence in cases:
             for rank, outcome in zip(evidence.case.members, evidence.outcomes, strict=True):
-                guard.noted[rank] += len(outcome.events)
+                guard.noted[rank] += outcome.events
         return judge(spec, cases)
 
     runner.judge = noting

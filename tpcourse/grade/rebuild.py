@@ -18,6 +18,8 @@ from tpcourse.grade.official import Exercise, Lesson
 MAGIC = re.compile(r"%%px(?:[ \t]+(?:--targets|-t)(?:=|[ \t]+)(?P<targets>[\d,-]+))?[ \t]*")
 MARKER = re.compile(r"^([ \t]*)#+[ \t]*(?:NBVAL|PYTEST_VALIDATE)_\w+[ \t]*$", re.MULTILINE)
 NOTHING = "pass"
+CHECKING = re.compile(r"\btpcourse\s*\.\s*(check|grade)\b|\bfrom\s+tpcourse\s+import\b[^\n]*\b(check|grade)\b")
+"""An answer that uses the parts of the course that know what is right."""
 
 
 def notebook(lesson: Lesson, matched: Matched, settled: Collection[str] = (), broken: Collection[str] = ()) -> str:
@@ -57,8 +59,10 @@ def answer_cell(lesson: Lesson, exercise: Exercise, text: str | None) -> str:
 
 
 def refusal(exercise: Exercise, text: str) -> str:
-    """Why an answer is not run at all: it would not be where the check looks for it."""
+    """Why an answer is not run at all: it would not be where the check looks for it, or looks at the check itself."""
     first = text.lstrip("\n").partition("\n")[0]
+    if CHECKING.search(text):
+        return f"The answer to {exercise.name} uses the part of the course that checks it, and that is no answer."
     if exercise.in_ranks and not MAGIC.fullmatch(first):
         return f"The answer to {exercise.name} does not begin with %%px, so no rank has it."
     if not exercise.in_ranks and first.startswith("%%"):
