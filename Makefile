@@ -19,7 +19,7 @@ test: .venv/ready .venv/nbgrader/ready
 	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --nbval tests notebooks solutions $(OPTIONS)
 
 grading: .venv/ready .venv/nbgrader/ready
-	@.venv/bin/python -m tests.grade_thirty
+	@.venv/bin/python -m tests.grade_all
 	@.venv/bin/python -m tests.nbgrader_course
 
 doctor: .venv/ready

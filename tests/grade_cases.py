@@ -82,7 +82,7 @@ WASTEFUL = solution("column_product").replace("ctx.tp = tp\n", _MORE)
 
 HIDE_CALLS = """
 import contextlib
-import tpcourse.check.rank_side as side
+side = __import__("tpcourse." + "check.rank_side", fromlist=["ledger"])
 official = side.ledger
 @contextlib.contextmanager
 def ledger():
@@ -92,9 +92,10 @@ def ledger():
 side.ledger = ledger
 """
 FORGE_OUTCOME = """
-import tpcourse.check.rank_side as side
-from tpcourse.check.evidence import Outcome, RETURNED
-from tpcourse.check.lesson05 import column_product as official
+there = "tpcourse." + "check."
+side = __import__(there + "rank_side", fromlist=["run_case"])
+Outcome, RETURNED = side.Outcome, side.RETURNED
+official = __import__(there + "lesson05.column_product", fromlist=["expected"])
 class Log: pass
 def run_case(name, case, arguments, probe=""):
     import torch.distributed as d
@@ -115,13 +116,6 @@ class Evil:
         return exec, (code,)
 engine_rank.portable = lambda value: Evil()
 """
-CLEAR_LEDGER = """
-import gc
-def clear():
-    for one in gc.get_objects():
-        if str(type(one).__module__).startswith("tpcourse.ledger") and hasattr(one, "_events"):
-            one._events.clear()
-"""
 PATCHES: dict[str, str] = {
     "ledger hidden": HIDE_CALLS,
     "outcome forged": FORGE_OUTCOME,
@@ -130,6 +124,7 @@ PATCHES: dict[str, str] = {
     "builtins": "import builtins\nbuiltins.print = lambda *a, **k: None\nbuiltins.abs = builtins.max = lambda *a: 0",
     "pickle": EVIL_PICKLE,
 }
+"""What answers put in the place of tpcourse, torch and Python; more ways are in grade_cheats."""
 FORK_BOMB = """
 import os, time
 def bomb():
@@ -141,7 +136,7 @@ def bomb():
             raise RuntimeError("no more processes")
 bomb()
 """
-FLOOD = "for _ in range(200):\n    print('y' * 1_000_000)"
+FLOOD = "for _ in range(200 if rank == 0 else 1):\n    print('y' * 1_000_000)"
 FULL = "for i in range(100):\n    open(f'f{rank}-{i}', 'wb').write(b'x' * (32 << 20))"
 ESCAPE = """
 import os, socket, subprocess, glob

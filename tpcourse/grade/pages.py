@@ -167,9 +167,10 @@ def _everybody(grades: list[Grade]) -> str:
         states = {result.name: result for result in grade.results}
         marks = "".join(_mark(states.get(name), bool(grade.problem)) for name in names)
         link = f'<a href="students/{file_name(grade)}">{escape(grade.student)}</a>'
-        rows.append(f"<tr><th>{link}</th>{marks}<td><b>{_number(grade.points)}</b></td></tr>")
+        rows.append(f'<tr><th class="name">{link}</th>{marks}<td><b>{_number(grade.points)}</b></td></tr>')
     legend = ", ".join(f"{mark} {WORDS[state]}" for state, mark in MARKS.items())
-    table = f"<table><tr><th></th>{head}<th>points</th></tr>{''.join(rows)}</table>"
+    points = '<th class="turned"><span><b>points</b></span></th>'
+    table = f"<table><tr><th></th>{head}{points}</tr>{''.join(rows)}</table>"
     return f'<p class="sub">{legend}, ! not graded</p><div class="wide">{table}</div>'
 
 

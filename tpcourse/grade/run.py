@@ -139,8 +139,8 @@ def grade(submission: Submission, lessons: dict[str, Lesson], bench: Bench) -> G
     return made
 
 
-def _waiting(exercise: Exercise, feedback: str = "") -> Result:
-    return Result(exercise.name, exercise.title, exercise.points, state=NOT_STARTED, feedback=feedback)
+def _waiting(exercise: Exercise) -> Result:
+    return Result(exercise.name, exercise.title, exercise.points, state=NOT_STARTED)
 
 
 class Runs:
@@ -173,7 +173,7 @@ class Runs:
         if text is None or is_stub(text, self.lesson.cells[exercise.answer].source):
             self.results[exercise.name] = _waiting(exercise)
         elif refused := rebuild.refusal(exercise, text):
-            self.results[exercise.name] = _waiting(exercise, refused)
+            self.results[exercise.name] = Result(exercise.name, exercise.title, exercise.points, feedback=refused)
 
     def _once(self, left: list[Exercise], left_s: float) -> bool:
         """One run; whether another one can settle more."""

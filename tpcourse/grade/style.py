@@ -36,7 +36,7 @@ th, td { padding: .25rem .6rem; border-bottom: 1px solid var(--line); text-align
 td + td, tr > td { font-variant-numeric: tabular-nums; }
 th.turned { height: 9.5rem; vertical-align: bottom; padding: .25rem; font-weight: 400; }
 th.turned span { writing-mode: vertical-rl; transform: rotate(180deg); white-space: nowrap; }
-tr > th:first-child { font-weight: 400; overflow-wrap: anywhere; min-width: 7rem; }
+th.name { font-weight: 400; overflow-wrap: anywhere; min-width: 7rem; }
 .bar { margin: .9rem 0; padding-bottom: .6rem; border-bottom: 1px solid var(--line); break-inside: avoid; }
 .bar p { margin: 0; color: #555; font-size: .9rem; }
 .bar ul { margin: .4rem 0 0; padding-left: 1.2rem; }
@@ -48,10 +48,10 @@ tr > th:first-child { font-weight: 400; overflow-wrap: anywhere; min-width: 7rem
 .stack .blocked { background: #8a8a8a; }
 @media (max-width: 30rem) {
   body { font-size: 15px; }
-  dl { grid-template-columns: 1fr; } th, td { padding: .25rem .35rem; }
+  dl { grid-template-columns: 1fr; } th, td { padding: .25rem .3rem; } th.name { min-width: 5.5rem; }
 }
 @media print {
-  main { max-width: none; padding: 0; }
+  main { max-width: none; padding: 0 .3rem; }
   section, .bar, tr { break-inside: avoid; }
   a { color: inherit; text-decoration: none; }
   .wide { overflow: visible; }
