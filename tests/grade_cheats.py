@@ -140,7 +140,8 @@ own = dist.new_group(members, use_local_synchronization=True)
 """
 BY_HAND = """
 members = dist.get_process_group_ranks(ctx.tp)
-store = dist.PrefixStore(f"{members} {len(dx)}", dist.distributed_c10d._get_default_store())
+store = dist.distributed_c10d._get_default_store()
+store = dist.PrefixStore(f"{members} {store.add(f'{members} {rank}', 1)}", store)
 own = dist.ProcessGroupGloo(store, members.index(rank), len(members))
 own.allreduce([dx.clone()]).wait()
 """

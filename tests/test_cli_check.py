@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests import grade_cases as cases
+from tpcourse import progress
 from tpcourse.cli import check
 
 
@@ -36,7 +37,7 @@ def cell(text="", name="stdout"):
     ],
 )
 def test_a_state_is_what_the_check_said_and_failed_where_it_said_nothing(text, failure, state):
-    one = check.Checked("a", 2)
+    one = check.Checked("a", 2, [])
     check.settle(one, cell(text), failure)
     assert one.state == state and one.text.startswith(f"a: {state}" if state != "failed" else "a: ")
 
@@ -66,7 +67,7 @@ def test_a_notebook_is_checked_to_its_end_and_progress_is_kept(course: Path) -> 
     assert "dx is p times too small" in done.stdout and "gradient_norm: passed" in done.stdout
     assert "  05  1 of 7  ✗ · · · · ✓ ·" in done.stdout and "  04  0 of 5" in done.stdout
     assert path.read_bytes() == cases.to_bytes(made)
-    kept = json.loads((course / check.PROGRESS).read_text())["05"]
+    kept = json.loads((course / progress.FILE).read_text())["states"]["05"]
     assert (kept["column_product"], kept["gradient_norm"], kept["row_product"]) == ("failed", "passed", "not started")
     assert "  05  1 of 7  ✗ · · · · ✓ ·" in run(course).stdout
 
@@ -74,5 +75,23 @@ def test_a_notebook_is_checked_to_its_end_and_progress_is_kept(course: Path) -> 
 def test_what_is_no_lesson_is_said_and_broken_progress_is_none(course: Path) -> None:
     assert "is no lesson" in run(course, "five").stderr
     assert "there is no lesson '09'" in run(course, "09").stderr
-    (course / check.PROGRESS).write_text("[1]")
-    assert check.load(course) == {}
+    (course / progress.FILE).write_text("[1]")
+    assert progress.load(course) == progress.Progress()
+
+
+def test_hints_come_one_after_the_other_and_those_used_are_kept_and_said(course: Path) -> None:
+    said = [run(course, "05", "--hint", "row_product").stdout for _ in range(4)]
+    assert [text.splitlines()[0] for text in said] == [f"row_product, hint {n} of 3" for n in (1, 2, 3, 3)]
+    assert "Write y with its sum over ranks" in said[0] and "total = partial.clone()" in said[3]
+    assert progress.load(course).hints == {"row_product": 3}
+    one = check.Checked("row_product", 2, ["a", "b", "c"])
+    assert check.hints_used(one, progress.load(course)) == "\n  hints used     3 of 3"
+    assert "no exercise here is called 'rows'; there are column_product" in run(course, "05", "--hint", "rows").stderr
+
+
+def test_the_progress_of_a_course_has_every_exercise_in_its_order(course: Path) -> None:
+    progress.save(course, progress.Progress({"05": {"row_product": "passed", "gone": "failed"}}))
+    found = progress.progress(course / "notebooks")
+    assert list(found) == ["04", "05"] and list(found["05"])[:2] == ["column_product", "row_product"]
+    assert found["05"]["row_product"] == "passed" and set(found["04"].values()) == {"not started"}
+    assert progress.progress(course.parent) == {}

@@ -1,28 +1,28 @@
 """`tpcourse check NN`: the checks of your exercises, all of them, and your progress over the course."""
 
 import argparse
-import json
-from collections.abc import Iterable
-from contextlib import suppress
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tpcourse.cli import CommandError
-from tpcourse.cli.course import course_root, notebook, numbered, share_package
+from tpcourse.cli.course import course_root, notebook, share_package
 from tpcourse.cli.lesson import Lesson, is_check
+from tpcourse.progress import BLOCKED, FAILED, NOT_STARTED, PASSED, STATES, Progress, exercises, load, name_of, save
 
-PROGRESS = ".progress.json"
-PASSED, FAILED, BLOCKED, NOT_STARTED = STATES = ("passed", "failed", "blocked", "not started")
 MARKS = {PASSED: "✓", FAILED: "✗", BLOCKED: "-", NOT_STARTED: "·"}
+HINT = re.compile(r"<details><summary>(.*?)</summary>(.*?)</details>", re.DOTALL)
 
 
 @dataclass
 class Checked:
-    """One exercise: what its check said."""
+    """One exercise: what its check said, and the hints above it."""
 
     name: str
     points: float
+    hints: list[str]
     state: str = FAILED
     text: str = ""
 
@@ -41,12 +41,34 @@ def run(args: argparse.Namespace) -> int:
     os.environ["TPCOURSE_LIVE"] = "0"
     share_package()
     checks = Checks(path, args.timeout)
+    if args.hint:
+        print(hint(root, checks.found, args.hint))
+        return 0
     checks.execute()
-    print("\n\n".join(one.text for one in checks.found))
-    progress = load(root) | {path.name[:2]: {one.name: one.state for one in checks.found}}
+    progress = load(root)
+    print("\n\n".join(f"{one.text}{hints_used(one, progress)}" for one in checks.found))
+    progress.states[path.name[:2]] = {one.name: one.state for one in checks.found}
     save(root, progress)
     print(f"\n{table(root, progress)}")
     return 0 if all(one.state == PASSED for one in checks.found) else 1
+
+
+def hint(root: Path, found: list[Checked], name: str) -> str:
+    """The next hint of an exercise; how many were asked for is kept."""
+    one = next((one for one in found if one.name == name), None)
+    if one is None:
+        raise CommandError(f"no exercise here is called {name!r}; there are {', '.join(one.name for one in found)}.")
+    progress = load(root)
+    used = min(progress.hints.get(name, 0) + 1, len(one.hints))
+    progress.hints[name] = used
+    save(root, progress)
+    return f"{name}, hint {used} of {len(one.hints)}\n\n{one.hints[used - 1]}" if used else f"{name} has no hints."
+
+
+def hints_used(one: Checked, progress: Progress) -> str:
+    """A line, where any were asked for. What is unfolded in the notebook is nobody's business."""
+    used = progress.hints.get(one.name, 0)
+    return f"\n  hints used     {used} of {len(one.hints)}" if used else ""
 
 
 class Checks(Lesson):
@@ -54,7 +76,7 @@ class Checks(Lesson):
 
     def __init__(self, path: Path, timeout_s: float) -> None:
         super().__init__(path, timeout_s)
-        self.found = [_of(cell) for cell in self.cells if is_check(cell)]
+        self.found = list(_exercises(self.cells))
 
     def execute(self) -> bool:
         """Run every cell; whether all checks passed."""
@@ -71,9 +93,15 @@ class Checks(Lesson):
         return all(one.state == PASSED for one in self.found)
 
 
-def _of(cell: Any) -> Checked:
-    meta = cell.metadata.nbgrader
-    return Checked(meta.grade_id.removeprefix("check_"), meta.points)
+def _exercises(cells: list[Any]) -> Iterator[Checked]:
+    """Each check cell with the hints of the markdown since the one before it."""
+    hints: list[str] = []
+    for cell in cells:
+        if cell.cell_type == "markdown":
+            hints += [f"{title}\n{text.rstrip()}" for title, text in HINT.findall(cell.source)]
+        elif is_check(cell):
+            yield Checked(name_of(cell.metadata.nbgrader), cell.metadata.nbgrader.points, hints)
+            hints = []
 
 
 def settle(checked: Checked, cell: Any, failure: str | None) -> None:
@@ -88,39 +116,13 @@ def settle(checked: Checked, cell: Any, failure: str | None) -> None:
     checked.text = said if first.startswith(f"{checked.name}: ") else f"{checked.name}: {FAILED}\n  {said}"
 
 
-def load(root: Path) -> dict[str, dict[str, str]]:
-    """The states of every exercise that was ever checked here, by lesson."""
-    try:
-        found = json.loads((root / PROGRESS).read_text("utf-8"))
-        return {lesson: dict(states) for lesson, states in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def save(root: Path, progress: dict[str, dict[str, str]]) -> None:
-    """Keep the states beside the notebooks; a course that cannot be written has no memory."""
-    from tpcourse.authoring.build import write
-
-    with suppress(OSError):
-        write(root / PROGRESS, json.dumps(progress, indent=1, sort_keys=True).encode())
-
-
-def table(root: Path, progress: dict[str, dict[str, str]]) -> str:
+def table(root: Path, progress: Progress) -> str:
     """A line a lesson: how many of its exercises passed, and a mark for each."""
     lines = ["Your progress"]
-    for number, names in exercises(root):
-        states = progress.get(number, {})
+    for number, names in exercises(root).items():
+        states = progress.states.get(number, {})
         marks = [states.get(name, NOT_STARTED) for name in names]
         row = " ".join(MARKS.get(state, "·") for state in marks)
         lines.append(f"  {number}  {marks.count(PASSED)} of {len(names)}  {row}")
     legend = ", ".join(f"{mark} {state}" for state, mark in MARKS.items())
     return "\n".join([*lines, f"  ({legend})"])
-
-
-def exercises(root: Path) -> Iterable[tuple[str, list[str]]]:
-    """Each lesson's number with the names of its exercises."""
-    import nbformat
-
-    for number, path in numbered(root, "exercises").items():
-        cells = [cell for cell in nbformat.read(path, as_version=4).cells if is_check(cell)]
-        yield number, [_of(cell).name for cell in cells]

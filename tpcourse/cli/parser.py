@@ -45,6 +45,7 @@ def _check(commands: "argparse._SubParsersAction") -> None:
     more = "The same checks as in the notebook. Exit status 1 unless all have passed."
     parser = _add(commands, "check", "checks your exercises of a lesson, and shows your progress", more)
     parser.add_argument("lesson", nargs="?", metavar="NN", help="the lesson's number (default: progress only)")
+    parser.add_argument("--hint", metavar="EXERCISE", help="print the next hint of an exercise, and run nothing")
     parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for one cell (default 120)")
 
 

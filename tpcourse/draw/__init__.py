@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.cost_curves import cost_fit as cost_fit
     from tpcourse.draw.cost_links import link_ratios as link_ratios
     from tpcourse.draw.cost_links import product_bars as product_bars
+    from tpcourse.draw.courses import progress as progress
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
     from tpcourse.draw.flats import flat_pieces as flat_pieces
@@ -65,7 +66,7 @@ _HOME = {
     "split_times": "times", "head_cells": "splits", "two_splits": "splits", "weight_pieces": "splits",
     "activations": "activation_bars", "pair_ratio": "pairs", "recorded_pairs": "pairs",
     "flat_pieces": "flats", "layers_here": "layers", "stage_bytes": "stages",
-    "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero",
+    "memory_and_time": "recorded_zero", "recorded_stages": "recorded_zero", "progress": "courses",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)
