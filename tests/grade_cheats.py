@@ -114,7 +114,7 @@ dist.all_reduce(both, group=ctx.tp)
 dx = both[: len(dx)]
 import gc
 for one in gc.get_objects():
-    if type(one).__name__ == "Event" and one.numel == both.numel():
+    if type(one).__name__ == "Event" and getattr(one, "numel", 0) == both.numel():
         one.numel, one.bytes_sent, one.shape = one.numel // 2, one.bytes_sent // 2, tuple(dx.shape)
 """
 
@@ -129,14 +129,11 @@ PATCHED = {
     "a tracer": TRACER,
 }
 """Defined in front of the wasteful answer."""
-UNSEEN = """
-keys = torch._C.DispatchKeySet(torch._C.DispatchKey.BackendSelect)
-with torch._C._ExcludeDispatchKeyGuard(keys):
-    dist.all_reduce(dx.clone(), group=own)
-"""
-OWN_GROUP = """
-members = dist.get_process_group_ranks(ctx.tp)
-own = dist.new_group(members, use_local_synchronization=True)
+OWN_GROUPS = "own = {p: dist.new_group(list(range(4 - p, 4))) for p in (2, 3, 4)}\n"
+DESTROYED = """
+group = own.pop(dist.get_world_size(ctx.tp))
+group._get_backend(dx.device).allreduce([dx.clone()]).wait()
+dist.destroy_process_group(group)
 """
 BY_HAND = """
 members = dist.get_process_group_ranks(ctx.tp)
@@ -148,8 +145,7 @@ own.allreduce([dx.clone()]).wait()
 BEHIND = {
     "the ledger's list is emptied": sending(MORE + CLEAR),
     "a backend is called behind the ledger": sending("ctx.tp._get_backend(dx.device).allreduce([dx.clone()]).wait()"),
-    "the ledger's kernels are left out": sending("own = ctx.tp" + UNSEEN),
-    "a group is made and destroyed": sending(f"{OWN_GROUP}{UNSEEN}dist.destroy_process_group(own)"),
+    "a group is made and destroyed": OWN_GROUPS + sending(DESTROYED),
     "a group of one's own, made by hand": sending(BY_HAND),
     "a call is written down smaller than it was": BODY.replace(
         "dist.all_reduce(dx, group=ctx.tp)", SHRINK.strip().replace("\n", "\n        ")

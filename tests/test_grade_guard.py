@@ -79,6 +79,7 @@ def test_what_the_cheats_hide_is_over_budget(watched):
 def test_a_call_behind_the_ledger_is_found_though_the_check_alone_is_fooled(watched, way):
     watched.ranks.run_cell(BEHIND[way])
     check.exercise(watched.ranks, NAME)
+    watched.ranks.run_cell(BEHIND[way])
     assert "more than the ledger of the check knows" in watched.failure() and watched.guard.lost
 
 
@@ -86,7 +87,7 @@ def test_a_cell_that_never_ends_is_interrupted_and_said_to_be_late(watched):
     watched.guard.cell_s, watched.guard.lost = 0.5, False
     watched.ranks.run_cell("def column_product(*args):\n    import time\n    while True: time.sleep(0.01)")
     watched.guard.before_cell(None)
-    with pytest.raises(Exception, match="interrupt") as caught:
+    with pytest.raises(Exception, match="stopped the cell") as caught:
         watched.guard.exercise(watched.ranks, NAME)
     watched.guard.after_cell(SimpleNamespace(error_in_exec=caught.value))
     (note,) = map(json.loads, (watched.folder / "verdicts.jsonl").read_text().splitlines())
