@@ -12,6 +12,8 @@ from tests.grade_cases import solution
 from tests.grade_cheats import BEHIND, BODY, OVER, PATCHED
 from tpcourse import check
 from tpcourse.check import report, runner
+from tpcourse.check.lesson03.in_rank import borrowed
+from tpcourse.check.lesson03.rank_model_states import account
 from tpcourse.grade import guard as graded
 from tpcourse.grade.intact import Intact, changed
 from tpcourse.grade.nursery import _course
@@ -19,6 +21,30 @@ from tpcourse.grade.witness import ENVIRONMENT, Calls, calls_of, hidden
 from tpcourse.ranks.api import running
 
 NAME = "column_product"
+SNAPSHOT = """
+import sys
+from tpcourse import ledger
+from tpcourse.grade import intact
+
+def owners():
+    for name in [name for name in sys.modules if name.startswith("tpcourse")] + list(intact.MODULES):
+        module = sys.modules.get(name)
+        yield module
+        yield from [one for one in list(vars(module or sys).values()) if getattr(one, "__module__", "") == name
+                    and isinstance(one, type)]
+
+usual = [(owner, dict(vars(owner))) for owner in owners() if owner]
+def restore(sys=sys, ledger=ledger, usual=usual):
+    sys.settrace(None)
+    for one, name in ((get_ipython().tpcourse_rank, "run_call"), (ledger._installed[0], "begin")):
+        vars(one).pop(name, None)
+    for owner, entries in usual:
+        for name, value in list(vars(owner).items()):
+            if name not in entries and callable(value):
+                delattr(owner, name)
+            elif name in entries and value is not entries[name]:
+                setattr(owner, name, entries[name])
+"""
 
 
 def stop_all():
@@ -52,14 +78,16 @@ def watched(ranks_on, tmp_path_factory):
     with pytest.MonkeyPatch.context() as monkeypatch:
         stop_all()
         yield Watched(ranks_on("gloo"), tmp_path_factory.mktemp("guard"), monkeypatch)
+    stop_all()
 
 
 @pytest.fixture
-def fresh(ranks_on, tmp_path, monkeypatch):
-    """For cells that do not."""
-    stop_all()
-    yield Watched(ranks_on("gloo"), tmp_path, monkeypatch)
-    stop_all()
+def restored(watched):
+    """For cells that do not: what they replace is put back."""
+    watched.ranks.run_cell(SNAPSHOT)
+    assert watched.guard.intact.differences() == []
+    yield watched
+    watched.ranks.run_cell("restore()")
 
 
 def test_an_honest_answer_passes_and_keeps_the_next_one_s_ranks(watched, capsys):
@@ -95,10 +123,18 @@ def test_a_cell_that_never_ends_is_interrupted_and_said_to_be_late(watched):
 
 
 @pytest.mark.parametrize("way", PATCHED)
-def test_a_replaced_function_is_found_though_the_check_alone_is_fooled(fresh, way):
-    fresh.ranks.run_cell(f"{PATCHED[way]}\n{OVER}")
-    check.exercise(fresh.ranks, NAME)
-    assert "The answer replaces functions" in fresh.failure() and fresh.guard.lost
+def test_a_replaced_function_is_found_though_the_check_alone_is_fooled(restored, way):
+    restored.ranks.run_cell(f"{PATCHED[way]}\n{OVER}")
+    check.exercise(restored.ranks, NAME)
+    assert "The answer replaces functions" in restored.failure() and restored.guard.lost
+
+
+def test_an_answer_of_lesson_03_that_calls_the_check_s_own_count_is_borrowed():
+    assert borrowed(_answer, set()) == "tpcourse.check.lesson03.rank_model_states.account"
+
+
+def _answer(model, optimizer):
+    return account(model, optimizer, len)
 
 
 def test_every_module_that_a_rank_may_import_is_there_before_an_answer_is():

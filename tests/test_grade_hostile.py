@@ -24,7 +24,6 @@ DEADLOCK = "if rank == 1: return args[0]"
 KILL = "import os\nos.kill(-1, 9)"
 OUTLIVE = "import subprocess, sys\nsubprocess.Popen(['sleep', '3600'], start_new_session=True)"
 NOISE = "import os, warnings\nwarnings.warn('a new version')\nos.write(2, b'from C code')"
-PATCHED = ("outcome forged", "pickle")
 
 
 def notebooks(outside: Path, port: int) -> dict[str, cases.Book]:
@@ -46,10 +45,11 @@ def notebooks(outside: Path, port: int) -> dict[str, cases.Book]:
             "column_product": cases.reach(outside, port, os.getpid()),
             "row_product": first(OUTLIVE, "row_product"),
         },
+        "patched": {
+            "column_product": f"%%px\n{cases.PATCHES['outcome forged']}\n{cases.WASTEFUL.removeprefix('%%px')}",
+            "row_product": first(cases.PATCHES["pickle"], "row_product"),
+        },
     }
-    for name in PATCHED:
-        text = f"%%px\n{cases.PATCHES[name]}\n{cases.WASTEFUL.removeprefix('%%px')}"
-        answers[name] = {"column_product": text}
     return {name: solved(HONEST, **others) for name, others in answers.items()}
 
 
@@ -85,7 +85,7 @@ def graded(tmp_path_factory: pytest.TempPathFactory) -> Graded:
     return Graded(tmp_path_factory.mktemp("hostile"))
 
 
-@pytest.mark.parametrize("student", ["ends", "mess", "reach", *PATCHED])
+@pytest.mark.parametrize("student", ["ends", "mess", "reach", "patched"])
 def test_the_honest_answer_of_a_hostile_notebook_has_its_point(graded: Graded, student: str) -> None:
     assert graded.grades[student].fault == ""
     state, points, text = graded.result(student, HONEST)
@@ -102,8 +102,8 @@ def test_the_honest_answer_of_a_hostile_notebook_has_its_point(graded: Graded, s
         ("mess", "column_product", "No space left"),
         ("mess", "residual_mlp", "no more processes"),
         ("reach", "column_product", "RuntimeError"),
-        ("outcome forged", "column_product", "replaces functions of the course"),
-        ("pickle", "column_product", "no plain data"),
+        ("patched", "column_product", "replaces functions of the course"),
+        ("patched", "row_product", "no plain data"),
     ],
 )
 def test_what_a_notebook_did_is_said_and_earns_nothing(graded: Graded, student: str, name: str, sentence: str) -> None:

@@ -102,7 +102,7 @@ def test_make_knows_the_commands_that_the_readme_names(command):
 def test_tpcourse_knows_the_commands_that_readme_and_contributing_name():
     text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     lines = re.findall(r"(?:^    |`)tpcourse ([a-z]+[^#`\n]*)", text, re.MULTILINE)
-    assert {line.split()[0] for line in lines} == {"doctor", "lesson", "lab", "build", "bench"}
+    assert {line.split()[0] for line in lines} == {"doctor", "lesson", "check", "grade", "lab", "build", "bench"}
     for line in lines:
         parse(line.split())         # exits with 2 if it does not know something
 

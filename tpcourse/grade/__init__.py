@@ -18,12 +18,12 @@ and all of it ends with the pen), a network with nothing but loopback, no capabi
 file size, and another user id if the grader is root. What a rank answers is read by an unpickler that knows plain data
 only, so no answer runs code in the kernel that judges it; inputs are drawn, and results compared, there, and no rank is
 sent another's. Around each check the functions of tpcourse, torch and Python in each rank are compared with what they
-were before any answer, and the calls in its ledger with those that torch's C++ code counted.
+were before any answer (`intact`), and its ledger with what torch's C++ code counted and recorded (`witness`).
 
-**What it is not.** What a rank sent, and for lesson 03 what it held, is counted in that rank: an answer that rewrites
-the ledger *and* what the rank says of its functions and counts can lie about it, and ranks can talk through files. It
-must still get the right values for inputs that it does not have. Kernels have faults: grade untrusted classes in a
-container or a virtual machine (TEACHING.md). Where there are no namespaces (macOS, most containers), only limits,
-process groups and, for root, another user id are left: an answer can then read this user's files, use the network, and
-attack the judge. `grades.json` and the last lines printed say which it was.
+**What it is not.** What a rank sent, and for lesson 03 what it held, is counted in that rank: an answer that writes
+into the memory of its process can lie about it, and ranks can talk through files. It must still get the right values
+for inputs that it does not have. Kernels have faults: grade untrusted classes in a container or a virtual machine.
+Where there are no namespaces (macOS, most containers), only limits, process groups and, for root, another user id are
+left: an answer can then read this user's files, use the network, and attack the judge. `grades.json` and the last
+lines printed say which it was; docs/grading.md says more.
 """

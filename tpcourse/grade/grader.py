@@ -116,7 +116,7 @@ def private_base() -> Iterator[Path]:
 def isolation() -> str:
     """How answers were kept apart, in a sentence."""
     if cage.level() == cage.NAMESPACES:
-        return "Answers ran in namespaces of their own: no network, no files but their own, limits (see TEACHING.md)."
+        return "Answers ran in namespaces of their own: no network, their own files, limits (see docs/grading.md)."
     return "This system allows no namespaces: answers had limits only. Grade untrusted classes in a container."
 
 
