@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "tpcourse"
 ROWS = {
-    0: ["dims", "costs", "memory", "reference", "layer", "adam", "home", "lazy"],
+    0: ["dims", "costs", "memory", "reference", "layer", "adam", "home", "lazy", "progress"],
     1: ["ranks", "engine", "ledger", "watch", "check", "draw", "timeline"],
     2: ["wire", "conjugates", "overlap"],
     3: ["linear", "vocab", "sequence", "data", "zero", "context", "pipeline", "experts"],
@@ -24,7 +24,7 @@ ROWS = {
 ROW_OF = {part: row for row, parts in ROWS.items() for part in parts}
 APART = [3]  # rows whose parts do not import each other
 STARTS_WITHOUT_TORCH = [
-    "dims", "home", "ledger", "watch", "ranks", "check", "draw", "timeline", "train", "authoring", "cli",
+    "dims", "home", "progress", "ledger", "watch", "ranks", "check", "draw", "timeline", "train", "authoring", "cli",
     "nbval_plugin",
 ]  # fmt: skip
 

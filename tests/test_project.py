@@ -29,6 +29,14 @@ def test_every_line_of_the_list_is_an_exact_pin():
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[0-9][A-Za-z0-9.]*", line) for line in lines)
 
 
+def test_nbgrader_s_own_list_adds_exact_pins_to_the_list_and_changes_none():
+    own = {canonicalize_name(name): version for name, version in pinned(ROOT / "requirements-nbgrader.txt").items()}
+    lines = (ROOT / "requirements-nbgrader.txt").read_text().splitlines()
+    assert len([line for line in lines if line and not line.startswith("#")]) == len(own) and not set(own) & set(PINS)
+    (wanted,) = map(Requirement, PROJECT["optional-dependencies"]["nbgrader"])
+    assert wanted.specifier.contains(own["nbgrader"])
+
+
 @pytest.mark.parametrize("requirement", DIRECT, ids=lambda requirement: requirement.name)
 def test_pyproject_allows_the_version_that_the_list_pins(requirement):
     assert requirement.specifier.contains(PINS[canonicalize_name(requirement.name)])
@@ -94,7 +102,7 @@ def test_make_knows_the_commands_that_the_readme_names(command):
 def test_tpcourse_knows_the_commands_that_readme_and_contributing_name():
     text = (ROOT / "README.md").read_text() + (ROOT / "CONTRIBUTING.md").read_text()
     lines = re.findall(r"(?:^    |`)tpcourse ([a-z]+[^#`\n]*)", text, re.MULTILINE)
-    assert {line.split()[0] for line in lines} == {"doctor", "lesson", "lab", "build", "bench"}
+    assert {line.split()[0] for line in lines} == {"doctor", "lesson", "check", "grade", "lab", "build", "bench"}
     for line in lines:
         parse(line.split())         # exits with 2 if it does not know something
 

@@ -14,6 +14,7 @@ from tpcourse.authoring import nbgrader
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.compare import first_difference
 from tpcourse.check.evidence import Evidence, Outcome
+from tpcourse.check.fresh import MOST
 from tpcourse.check.lesson07 import layers, reloaded_adam, scattered_gradients
 from tpcourse.check.lesson07.common import OWN
 from tpcourse.check.lesson07.plain import Adam, cut, new_options, piece_size, real_size
@@ -70,14 +71,15 @@ def test_the_gradient_of_an_exercise_is_that_of_half_the_mean_square():
 
 def one_device(case):
     """The five layers with whole weights, the mean of the ranks' losses: y of each rank, gradients."""
+    stack = layers.stack(case.case)
     flats = [
-        np.concatenate([own["pieces"]["arrays"][i] for own in case.inputs])[:n] for i, n in enumerate(layers.SIZES)
+        np.concatenate([own["pieces"]["arrays"][i] for own in case.inputs])[:n] for i, n in enumerate(stack.sizes)
     ]
     flats = [to_torch(flat).requires_grad_() for flat in flats]
     ys, losses = [], []
     for own in case.inputs:
         y = to_torch(own["x"])
-        for flat, width in zip(flats, layers.WIDTHS[1:], strict=False):
+        for flat, width in zip(flats, stack.widths[1:], strict=True):
             y = torch.tanh(torch.nn.functional.linear(y, flat[:-width].view(width, -1), flat[-width:]))
         ys.append(y.detach())
         losses.append(((y - to_torch(own["target"])) ** 2).sum() / 2)
@@ -162,16 +164,17 @@ def test_runs_are_not_alike_and_p_leaves_a_rest_in_every_group(name):
         assert all(first_difference(a, b) for a, b in pairs)
     rests = {p: [] for p in (2, 3, 4)}
     for case in find(name).cases(4):
-        sizes = layers.SIZES if "L" in case.sizes else [case.sizes["P"]]
+        sizes = layers.stack(case).sizes if "L" in case.sizes else [case.sizes["P"]]
         rests[case.p] += [size % case.p for size in sizes]
     assert all(any(rest) for rest in rests.values()) or name == "reloaded_adam"
 
 
 def test_layers_are_told_apart_by_the_length_of_their_pieces():
     for p in (2, 3, 4):
-        assert len({piece_size(size, p) for size in layers.SIZES}) == layers.L
-    assert 8 * 2 * layers.EXAMPLES * max(layers.WIDTHS) < 8 * min(layers.SIZES), "slack hides no layer"
-    assert len(scattered_gradients.shapes(2)) > 3
+        for stack in (layers.Stack(p, layers.D + p * more) for more in range(MOST + 1)):
+            assert len(set(stack.wholes)) == layers.L
+            assert 8 * 2 * layers.EXAMPLES * max(stack.widths) < 8 * min(stack.sizes), "slack hides no layer"
+    assert len(scattered_gradients.shapes(23)) > 3
 
 
 # Answers

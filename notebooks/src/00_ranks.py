@@ -348,6 +348,16 @@ check.exercise(ranks, "ring_all_reduce")
 # experimenting.
 
 # %% [markdown]
+# **How far you are.** `tpcourse check 01` in a terminal runs every check of your exercises in lesson 01 and
+# keeps what they said; `tpcourse check 01 --hint NAME` prints the next hint of one. This picture shows what
+# was kept: a row for each lesson, a square for each exercise. Come back and run it again.
+
+# %% tags=["nbval-ignore-output"]
+from tpcourse.progress import progress
+
+draw.progress(progress())
+
+# %% [markdown]
 # ## You saw
 # You saw processes that share nothing, a collective that needs every rank of its group, a grid that puts
 # each rank into a row and a column, and five ways to get stuck that each ended in a sentence. You have one

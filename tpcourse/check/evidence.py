@@ -15,12 +15,13 @@ class Case:
     """One set-up of a check: which ranks take part, in which groups, and with which sizes.
 
     `groups` maps the name of a group argument to the groups that the ranks are in, in the order of the answer's
-    arguments; the groups of one name do not share a rank.
+    arguments; the groups of one name do not share a rank. An `edge` case is about its very sizes: they never change.
     """
 
     members: tuple[int, ...]
     groups: dict[str, tuple[tuple[int, ...], ...]]
     sizes: dict[str, Any] = field(default_factory=dict)
+    edge: bool = False
 
     @property
     def p(self) -> int:

@@ -57,17 +57,17 @@ def make_groups(wanted: Groups) -> None:
         groups[name, members] = dist.new_group(list(members), group_desc=description)
 
 
-def run_case(name: str, case: Case, arguments: list[dict[str, Any]], probe: str = "") -> Outcome | None:
-    """Call the rank's function `name` with its share of the arguments, or let a probe call it; None on a rank outside
-    the case.
+def run_case(name: str, case: Case, arguments: dict[str, Any] | None, probe: str = "") -> Outcome | None:
+    """Call the rank's function `name` with its own arguments, or let a probe call it; None on a rank outside the
+    case.
     """
     rank = dist.get_rank()
-    if rank not in case.members:
+    if arguments is None:
         return None
     outcome = Outcome(device=_device().type)
     _last()["outcome"] = outcome
     function = namespace()[name]
-    given = {key: to_tensors(value, _device()) for key, value in arguments[case.members.index(rank)].items()}
+    given = {key: to_tensors(value, _device()) for key, value in arguments.items()}
     groups = [namespace()[_STORE][key, own_group(parts, rank)] for key, parts in case.groups.items()]
     if probe:
         call = importlib.import_module(f"tpcourse.check.{probe}").call

@@ -15,10 +15,12 @@ from tpcourse.check.axes import judge
 from tpcourse.check.calculation import CALCULATIONS, calculate, find_calculation
 from tpcourse.check.calls import in_rank
 from tpcourse.check.evidence import RUNNING, STUBBED, Case, Evidence, Outcome
+from tpcourse.check.fresh import salted
 from tpcourse.check.report import Verdict
 from tpcourse.check.spec import Exercise
 from tpcourse.check.weighing import WEIGHINGS, find_weighing, weigh
 from tpcourse.ranks.errors import RanksError, RanksInterrupted
+from tpcourse.ranks.run import Each
 
 PATIENCE_S = 5
 LESSONS = {
@@ -121,7 +123,7 @@ def _kernel_defines(name: str) -> bool:
 
 def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
     """Run the cases, the small groups first; stop at the first that does not end by returning."""
-    cases = spec.cases(len(ranks))
+    cases = salted(spec, spec.cases(len(ranks)))
     if spec.imports:
         ranks.run(in_rank, "import_all", spec.imports)
     prepare_groups(ranks, cases)
@@ -145,7 +147,8 @@ def prepare_groups(ranks: Any, cases: list[Case]) -> None:
 def run_case(ranks: Any, spec: Exercise, case: Case, inputs: list[dict[str, Any]]) -> Evidence:
     """One call of the answer in the ranks of the case; an error or a hang is evidence too."""
     expected = spec.expected(case, inputs)
-    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, inputs, spec.probe)
+    each = Each(dict(zip(case.members, inputs, strict=True)))  # what another rank has, an answer has to ask for
+    outcomes, failure, kind = collect(ranks, case, "run_case", spec.name, case, each, spec.probe)
     return Evidence(case, inputs, expected, outcomes, failure, kind)
 
 

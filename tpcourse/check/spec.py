@@ -23,8 +23,9 @@ class Exercise:
     `values` and `communication` are what a passed check says. `third` judges memory or overlap where an exercise
     has that axis: one more line, in state `blocked` on a machine that cannot measure it. `probe` names a module of
     tpcourse.check whose `call(function, given, groups, outcome)` the ranks run in place of the plain call: where
-    backward counts too. `imports` are modules that take long to import: all ranks do it before the first case, so that
-    none waits for another's import in a collective.
+    backward counts too. `free` names sizes that may grow by multiples of `free_step` p (a grader's salt does that).
+    `imports` are modules that take long to import: all ranks do it before the first case, so that none waits for
+    another's import in a collective.
     """
 
     name: str
@@ -38,14 +39,16 @@ class Exercise:
     may_change: tuple[str, ...] = ()
     third: Callable[[list[Evidence]], Line] | None = None
     probe: str = ""
+    free: tuple[str, ...] = ()
+    free_step: int = 1
     imports: tuple[str, ...] = ()
 
 
-def one_group(p: int, world_size: int, *, axis: str = "group", **sizes: Any) -> Case:
+def one_group(p: int, world_size: int, *, axis: str = "group", edge: bool = False, **sizes: Any) -> Case:
     """A case with one group of p ranks: the last ones of the first four, so that its ranks are not global ranks."""
     top = min(MOST_RANKS, world_size)
     members = tuple(range(top - p, top))
-    return Case(members, {axis: (members,)}, sizes)
+    return Case(members, {axis: (members,)}, sizes, edge)
 
 
 def group_sizes(world_size: int) -> list[int]:

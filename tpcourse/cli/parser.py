@@ -13,7 +13,7 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"tpcourse {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", title="commands")
-    for add in (_doctor, _lesson, _lab, _build, _bench):
+    for add in (_doctor, _lesson, _check, _grade, _lab, _build, _bench):
         add(commands)
     args, rest = parser.parse_known_args(argv)
     if rest and args.command != "lab":
@@ -40,6 +40,24 @@ def _lesson(commands: "argparse._SubParsersAction") -> None:
     parser = _add(commands, "lesson", "runs a lesson here in the terminal and prints its checks", more)
     parser.add_argument("lesson", metavar="NN", help="the lesson's number, or the path of a notebook of your own")
     parser.add_argument("--timeout", type=float, default=600, metavar="S", help="seconds for one cell (default 600)")
+
+
+def _check(commands: "argparse._SubParsersAction") -> None:
+    more = "The same checks as in the notebook. Exit status 1 unless all have passed."
+    parser = _add(commands, "check", "checks your exercises of a lesson, and shows your progress", more)
+    parser.add_argument("lesson", nargs="?", metavar="NN", help="the lesson's number (default: progress only)")
+    parser.add_argument("--hint", metavar="EXERCISE", help="print the next hint of an exercise, and run nothing")
+    parser.add_argument("--timeout", type=float, default=120, metavar="S", help="seconds for one cell (default 120)")
+
+
+def _grade(commands: "argparse._SubParsersAction") -> None:
+    more = "Finished grades are kept in DIR: run it again after an interruption, and it goes on."
+    parser = _add(commands, "grade", "grades a folder of submissions", more)
+    parser.add_argument("submissions", metavar="SUBMISSIONS", help="a folder, or a zip, of notebooks")
+    parser.add_argument("--out", required=True, metavar="DIR", help="where grades and pages are written")
+    parser.add_argument("--jobs", type=int, metavar="N", help="submissions at a time (default: half the cores)")
+    parser.add_argument("--limit", type=float, metavar="S", help="seconds for one submission (default 600)")
+    parser.add_argument("--cell-limit", type=float, metavar="S", help="seconds for one cell (default 60)")
 
 
 def _lab(commands: "argparse._SubParsersAction") -> None:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tpcourse.draw.cost_curves import cost_fit as cost_fit
     from tpcourse.draw.cost_links import link_ratios as link_ratios
     from tpcourse.draw.cost_links import product_bars as product_bars
+    from tpcourse.draw.courses import progress as progress
     from tpcourse.draw.curve import memory_curve as memory_curve
     from tpcourse.draw.diagram import messages as messages
     from tpcourse.draw.exposed import exposed_times as exposed_times
@@ -82,6 +83,7 @@ _HOME = {
     "hidden_by_shape": "hiding", "overlap_times": "hiding", "recorded_overlap": "hiding", "recorded_spans": "hiding",
     "order": "orders", "timelines": "orders",
     "four_panels": "panels", "recorded_profile": "panels",
+    "progress": "courses",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

@@ -7,11 +7,26 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 POLL_S = 0.2  # how long a rank holds back its answer while it is busy
 SILENT_S = 2.0  # no answer for so long: the rank holds the interpreter
 AFTER_FAILURE_S = 1.0  # patience once a rank has raised or died
+
+
+@dataclass(frozen=True)
+class Each:
+    """An argument with a value of its own for each rank (None where there is none): no rank gets another's."""
+
+    values: dict[int, Any]
+
+
+def own(rank: int, arguments: Any) -> Any:
+    """The arguments of a call as one rank gets them."""
+    if isinstance(arguments, Each):
+        return arguments.values.get(rank)
+    return tuple(own(rank, one) for one in arguments) if type(arguments) is tuple else arguments
 
 
 class Run:
@@ -31,7 +46,7 @@ class Run:
     def start(self, name: str, *args: Any) -> None:
         with uninterrupted():
             for rank in self.targets:
-                self._ask(rank, name, *args, POLL_S)
+                self._ask(rank, name, *own(rank, args), POLL_S)
 
     def _ask(self, rank: int, name: str, *args: Any) -> None:
         self.calls[rank] = self.cluster.call(rank, name, *args)

@@ -18,7 +18,7 @@ def cases(world_size: int) -> list[Case]:
     """Pieces of another length in each group; one has a single element."""
     sizes = group_sizes(world_size)
     found = [one_group(p, world_size, length=length) for p, length in zip(sizes, (3, 5, 2), strict=False)]
-    return [*found, one_group(sizes[-1], world_size, length=1)]
+    return [*found, one_group(sizes[-1], world_size, length=1, edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -80,6 +80,7 @@ EXERCISE = Exercise(
     values="every rank returns all pieces, in the order of the ranks",
     communication="only send and receive, p-1 messages to one neighbour, (p-1)/p n bytes a rank",
     cases=cases,
+    free=("length",),
     make=make,
     expected=expected,
     budget=budget,

@@ -19,7 +19,7 @@ def cases(world_size: int) -> list[Case]:
     sizes = group_sizes(world_size)
     even = [one_group(p, world_size, n=p * length) for p, length in zip(sizes, (3, 4, 2), strict=False)]
     odd = [one_group(p, world_size, n=p * length + p - 1) for p, length in zip(sizes, (3, 1, 2), strict=False)]
-    return [*even, *odd, one_group(sizes[-1], world_size, n=1)]
+    return [*even, *odd, one_group(sizes[-1], world_size, n=1, edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -128,6 +128,7 @@ EXERCISE = Exercise(
     values="every rank returns the sum of all ranks' x, for lengths that p divides, does not divide, and below p",
     communication="only send and receive, 2(p-1) messages to one neighbour, 2(p-1) chunks of ceil(n/p) a rank at most",
     cases=cases,
+    free=("n",),
     make=make,
     expected=expected,
     budget=budget,

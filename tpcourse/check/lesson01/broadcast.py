@@ -87,6 +87,7 @@ EXERCISE = Exercise(
     values="every rank returns the root's x, for every number of ranks and every root",
     communication="only send and receive, ceil(log2 p) steps, each rank receives x once",
     cases=cases,
+    free=("n",),
     make=make,
     expected=expected,
     budget=budget,

@@ -18,7 +18,7 @@ def cases(world_size: int) -> list[Case]:
     """Lengths that p divides, another in each group."""
     sizes = group_sizes(world_size)
     found = [one_group(p, world_size, n=p * length) for p, length in zip(sizes, (5, 2, 3), strict=False)]
-    return [*found, one_group(sizes[-1], world_size, n=sizes[-1])]
+    return [*found, one_group(sizes[-1], world_size, n=sizes[-1], edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -79,6 +79,7 @@ EXERCISE = Exercise(
     values="rank r returns the sum of all ranks' chunk r, in a tensor of its own; x is unchanged",
     communication="only send and receive, p-1 messages to one neighbour, (p-1)/p n bytes a rank",
     cases=cases,
+    free=("n",),
     make=make,
     expected=expected,
     budget=budget,

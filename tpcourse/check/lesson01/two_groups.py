@@ -97,6 +97,7 @@ EXERCISE = Exercise(
     values="the activation is summed over tp and the gradient over dp, whichever was ready first",
     communication="one all_reduce on tp and one on dp, in the same order on every rank",
     cases=cases,
+    free=("activations", "gradients"),
     make=make,
     expected=expected,
     budget=budget,

@@ -73,6 +73,7 @@ EXERCISE = Exercise(
     values="every rank returns the gradients of the mean over all ranks' micro-batches",
     communication="all_reduce only, each gradient once, not once for each micro-batch",
     cases=cases,
+    free=("k",),
     make=make,
     expected=expected,
     budget=budget,

@@ -29,8 +29,11 @@ EXAMPLES = 3
 def cases(world_size: int) -> list[Case]:
     """Buckets that the bytes fill and buckets that they do not; then one that holds everything."""
     sizes = group_sizes(world_size)
-    found = [one_group(p, world_size, bucket_bytes=size) for p, size in zip(sizes, (168, 200, 176), strict=False)]
-    return [*found, one_group(sizes[-1], world_size, bucket_bytes=4096)]
+    found = [
+        one_group(p, world_size, bucket_bytes=size, edge=NUM_BYTES % size == 0)
+        for p, size in zip(sizes, (168, 200, 176), strict=False)
+    ]
+    return [*found, one_group(sizes[-1], world_size, bucket_bytes=4096, edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -73,6 +76,8 @@ EXERCISE = Exercise(
     values="every rank returns the average of all ranks' gradients, each in its parameter's shape",
     communication="ceil(n / bucket) all_reduce calls, none above a bucket; n bytes, the tied matrix once",
     cases=cases,
+    free=("bucket_bytes",),
+    free_step=8,
     make=make,
     expected=expected,
     budget=budget,

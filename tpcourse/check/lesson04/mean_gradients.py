@@ -65,6 +65,7 @@ EXERCISE = Exercise(
     values="every rank returns the gradients of one device that has the whole batch and the first rank's weights",
     communication="broadcast and all_reduce, each parameter once in each",
     cases=cases,
+    free=("examples",),
     make=make,
     expected=expected,
     budget=budget,

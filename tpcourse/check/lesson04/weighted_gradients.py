@@ -21,12 +21,15 @@ SHARES = {2: (1, 4), 3: (2, 1, 6), 4: (5, 1, 3, 2)}
 def cases(world_size: int) -> list[Case]:
     """Every share of another length; then, in the smallest group, a rank with no example."""
     found = [one_group(p, world_size, examples=sum(SHARES[p])) for p in group_sizes(world_size)]
-    return [*found, one_group(2, world_size, examples=3)]
+    return [*found, one_group(2, world_size, examples=3, edge=True)]
 
 
 def shares(case: Case) -> tuple[int, ...]:
     """How many examples each rank has."""
-    return (3, 0) if case.sizes["examples"] == 3 else SHARES[case.p]
+    if case.edge:
+        return case.sizes["examples"], 0
+    more = case.sizes["examples"] - sum(SHARES[case.p])
+    return tuple(share + more // case.p for share in SHARES[case.p])
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -70,6 +73,7 @@ EXERCISE = Exercise(
     values="every rank returns the gradients of the mean over all examples, also where a rank has none",
     communication="all_reduce only: each gradient once, and one number for the count",
     cases=cases,
+    free=("examples",),
     make=make,
     expected=expected,
     budget=budget,

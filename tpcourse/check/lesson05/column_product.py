@@ -65,6 +65,7 @@ EXERCISE = Exercise(
     values="y has this rank's columns, and dx, dweight and dbias are those of one device",
     communication="one all_reduce, of dx in backward",
     cases=cases,
+    free=("B", "D", "F"),
     make=make,
     expected=expected,
     budget=budget,

@@ -33,11 +33,9 @@ def cases(**sizes: tuple[int, ...]) -> Callable[[int], list[Case]]:
     """A case for each size of group, each with the next value of every size."""
 
     def of(world_size: int) -> list[Case]:
+        rows: list[dict[str, Any]] = [dict(zip(sizes, row, strict=True)) for row in zip(*sizes.values(), strict=True)]
         ps = group_sizes(world_size)
-        return [
-            one_group(p, world_size, axis="tp", **{name: values[i] for name, values in sizes.items()})
-            for i, p in enumerate(ps)
-        ]
+        return [one_group(p, world_size, axis="tp", **row) for p, row in zip(ps, rows, strict=False)]
 
     return of
 

@@ -82,6 +82,7 @@ EXERCISE = Exercise(
     values="every rank returns the norm of one device's gradients",
     communication="one all_reduce of one number",
     cases=cases,
+    free=("D", "F"),
     make=make,
     expected=expected,
     budget=budget,

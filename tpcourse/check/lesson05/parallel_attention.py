@@ -115,6 +115,7 @@ EXERCISE = Exercise(
     values="y is whole on every rank; dx and all gradients of weights are those of one device, shared heads too",
     communication="three all_reduce: y in forward; dx, and dkv_weight over the ranks that share it, in backward",
     cases=cases,
+    free=("B", "T", "D"),
     make=make,
     expected=expected,
     budget=budget,

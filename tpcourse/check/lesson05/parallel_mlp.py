@@ -84,6 +84,7 @@ EXERCISE = Exercise(
     values="y is whole on every rank; dx and the gradients of weights and biases are those of one device",
     communication="two all_reduce: y in forward, dx in backward",
     cases=cases,
+    free=("B", "T", "D", "F"),
     make=make,
     expected=expected,
     budget=budget,

@@ -71,6 +71,7 @@ EXERCISE = Exercise(
     values="y and all gradients are those of one device, with biases that are not zero",
     communication="two all_reduce: the MLP's output in forward, its share of dx in backward",
     cases=cases,
+    free=("B", "T", "D", "F"),
     make=make,
     expected=expected,
     budget=budget,

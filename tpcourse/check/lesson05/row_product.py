@@ -67,6 +67,7 @@ EXERCISE = Exercise(
     values="y is whole on every rank, and dx, dweight and dbias are those of one device",
     communication="one all_reduce, of y in forward",
     cases=cases,
+    free=("B", "F", "D"),
     make=make,
     expected=expected,
     budget=budget,

@@ -119,6 +119,7 @@ EXERCISE = Exercise(
     values="the loss is that of the whole logits on every rank, and dlogits has this rank's columns of its gradient",
     communication="all_reduce only: three numbers for each token, whatever the vocabulary; none in backward",
     cases=cases,
+    free=("N", "V"),
     make=make,
     expected=expected,
     budget=budget,

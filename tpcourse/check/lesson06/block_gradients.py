@@ -100,6 +100,7 @@ EXERCISE = Exercise(
     values="every gradient is one device's, or this rank's part of it",
     communication="beside the block's own calls one all_reduce, of the partial gradients together",
     cases=cases,
+    free=("B", "T"),
     make=make,
     expected=expected,
     budget=budget,

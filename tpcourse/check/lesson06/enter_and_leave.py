@@ -94,6 +94,7 @@ EXERCISE = Exercise(
     values="the norm gets this rank's T/p tokens; y and dx are those of one device, whole on every rank",
     communication="one all_gather forward and one backward, (p-1)/p n bytes each",
     cases=cases,
+    free=("B", "T"),
     make=make,
     expected=expected,
     budget=budget,

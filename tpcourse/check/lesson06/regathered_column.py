@@ -108,6 +108,7 @@ EXERCISE = Exercise(
     values="y, dx, dweight and dbias equal one device's",
     communication="1 all_gather forward; 1 all_gather and 1 reduce_scatter backward",
     cases=cases,
+    free=("B", "T"),
     make=make,
     expected=expected,
     budget=budget,

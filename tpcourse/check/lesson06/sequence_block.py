@@ -101,6 +101,7 @@ EXERCISE = Exercise(
     values="y, dx and every gradient equal one device's; norms and row biases get the share of this rank's tokens",
     communication="2 all_gathers and 2 reduce_scatters forward, the same backward: the bytes of 4 all-reduces",
     cases=cases,
+    free=("B", "T"),
     make=make,
     expected=expected,
     budget=budget,

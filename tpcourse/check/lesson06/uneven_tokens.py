@@ -24,7 +24,7 @@ NAMES = ("up.weight", "up.bias", "down.weight", "mlp_bias", "norm2.scale")
 def cases(world_size: int) -> list[Case]:
     """p divides the tokens nowhere; then, in the smallest group, a rank without any."""
     found = [one_group(p, world_size, B=SIZES[p][0], T=SIZES[p][1], D=D) for p in group_sizes(world_size)]
-    return [*found, one_group(2, world_size, B=2, T=1, D=D)]
+    return [*found, one_group(2, world_size, B=2, T=1, D=D, edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -142,6 +142,7 @@ EXERCISE = Exercise(
     values="loss, dx and the weights' gradients equal one device's for any T, also where a rank has no token",
     communication="3 all_gathers and 2 reduce_scatters of tokens, padded at most to the longest piece; 1 number",
     cases=cases,
+    free=("B", "T"),
     make=make,
     expected=expected,
     budget=budget,

@@ -24,9 +24,10 @@ Norms = list[float]
 def cases(world_size: int) -> list[Case]:
     """Padding everywhere; then a gradient below the limit, and one so short that a rank begins behind its end."""
     ps = group_sizes(world_size)
-    found = [common.dp_case(p, world_size, P=SIZES[p], **{LIMIT: 0.5}) for p in ps]
-    found += [common.dp_case(ps[-1], world_size, P=ps[-1] + 1, **{LIMIT: 0.5})]
-    return [*found, common.dp_case(ps[0], world_size, P=SIZES[ps[0]], **{LIMIT: 2})]
+    half: dict[str, Any] = {LIMIT: 0.5}
+    found = [common.dp_case(p, world_size, P=SIZES[p], **half) for p in ps]
+    found += [common.dp_case(ps[-1], world_size, P=ps[-1] + 1, edge=True, **half)]
+    return [*found, common.dp_case(ps[0], world_size, P=SIZES[ps[0]], **{**half, LIMIT: 2})]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -111,6 +112,7 @@ EXERCISE = Exercise(
     values="every rank returns one device's norm, and its piece scaled as one device scales it",
     communication="one all_reduce of one number",
     cases=cases,
+    free=("P",),
     make=make,
     expected=expected,
     budget=budget,

@@ -25,9 +25,9 @@ BYTES = 8
 HELD = "bytes held"
 
 
-def dp_case(p: int, world_size: int, **sizes: Any) -> Case:
+def dp_case(p: int, world_size: int, edge: bool = False, **sizes: Any) -> Case:
     """A case with one group `dp` of p ranks, which are not the world's first ones."""
-    return one_group(p, world_size, axis="dp", **sizes)
+    return one_group(p, world_size, axis="dp", edge=edge, **sizes)
 
 
 def rules(calls: dict[str, list[int]], least: int = 0, also: tuple[str, ...] = (), then: Rule | None = None) -> Budget:

@@ -12,7 +12,7 @@ from tpcourse.check.spec import Exercise
 
 def budget(case: Case, inputs: Inputs) -> Budget:
     """Two all-gathers and a reduce-scatter of every layer."""
-    return common.rules(layers.calls(case.p), least=layers.least(case.p))
+    return common.rules(layers.calls(case), least=layers.least(case))
 
 
 def bytes_held(cases: list[Evidence]) -> Line:
@@ -34,6 +34,7 @@ EXERCISE = Exercise(
     values="y is this rank's, and each gradient is its piece of the average over ranks",
     communication="2 all_gathers and 1 reduce_scatter of each layer: 3 (p-1)/p of the weights",
     cases=layers.cases,
+    free=("D",),
     make=layers.make,
     expected=layers.expected,
     budget=budget,

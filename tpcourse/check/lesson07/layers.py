@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,41 @@ from tpcourse.check.lesson07.recipe import Made
 from tpcourse.check.misconceptions import Misconception
 from tpcourse.check.spec import group_sizes, nonzero
 
-WIDTHS = (6, 7, 8, 5, 9, 7)
-"""Of x, and of every layer's output. No two layers have pieces of one length, at 2, 3 and 4 ranks."""
-SIZES = tuple(outputs * (inputs + 1) for inputs, outputs in zip(WIDTHS, WIDTHS[1:], strict=False))
-"""P of every layer."""
-L = len(SIZES)
+D = 6
+MORE = (0, 1, 2, -1, 3, 1)
+"""How much wider than x, and than every layer's output, is: no two layers have pieces of one length."""
+L = len(MORE) - 1
 EXAMPLES = 2
 FORWARD, BACKWARD = "forward", "backward"
 ORDER = [(FORWARD, number) for number in range(L)] + [(BACKWARD, number) for number in reversed(range(L))]
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The layers of a case: p ranks, x of width D."""
+
+    p: int
+    D: int
+
+    @property
+    def widths(self) -> list[int]:
+        """Of x, and of every layer's output."""
+        return [self.D + more for more in MORE]
+
+    @property
+    def sizes(self) -> list[int]:
+        """P of every layer."""
+        return [outputs * (inputs + 1) for inputs, outputs in pairwise(self.widths)]
+
+    @property
+    def wholes(self) -> list[int]:
+        """P of every layer with its padding."""
+        return [self.p * piece_size(size, self.p) for size in self.sizes]
+
+
+def stack(case: Case) -> Stack:
+    """That of a case."""
+    return Stack(case.p, case.sizes["D"])
 
 
 @dataclass
@@ -39,28 +67,29 @@ class Moment:
     scattered: tuple[int, ...]
     held: int = 0
 
-    def gathers_of(self, number: int, p: int) -> list[tuple[int, bool, bool]]:
+    def gathers_of(self, number: int, of: Stack) -> list[tuple[int, bool, bool]]:
         """Those of one layer."""
-        return [gather for gather in self.gathers if gather[0] == piece_size(SIZES[number], p)]
+        return [gather for gather in self.gathers if gather[0] * of.p == of.wholes[number]]
 
 
 def cases(world_size: int) -> list[Case]:
     """The same layers in each group."""
-    return [common.dp_case(p, world_size, L=L) for p in group_sizes(world_size)]
+    return [common.dp_case(p, world_size, L=L, D=D) for p in group_sizes(world_size)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
     """Pieces of equal layers, each rank's own examples."""
-    flats = [nonzero(generator, size) / 3 for size in SIZES]
+    widths = stack(case).widths
+    flats = [nonzero(generator, size) / 3 for size in stack(case).sizes]
     pieces = [cut(flat, case.p) for flat in flats]
     layers = [
         Made("Layer", {"number": number, "inputs": inputs, "outputs": outputs})
-        for number, (inputs, outputs) in enumerate(zip(WIDTHS, WIDTHS[1:], strict=False))
+        for number, (inputs, outputs) in enumerate(pairwise(widths))
     ]
     return [
         {
-            "x": nonzero(generator, EXAMPLES, WIDTHS[0]),
-            "target": nonzero(generator, EXAMPLES, WIDTHS[-1]),
+            "x": nonzero(generator, EXAMPLES, widths[0]),
+            "target": nonzero(generator, EXAMPLES, widths[-1]),
             "layers": layers,
             "pieces": Made("tensors", {"arrays": [own[rank] for own in pieces]}),
         }
@@ -87,7 +116,7 @@ def through(inputs: Inputs) -> tuple[list[np.ndarray], list[list[np.ndarray]]]:
     """Each rank's y, and its own gradients of all layers."""
     flats = [
         np.concatenate([given["pieces"]["arrays"][number] for given in inputs])[:size]
-        for number, size in enumerate(SIZES)
+        for number, size in enumerate(Stack(len(inputs), inputs[0]["x"].shape[1]).sizes)
     ]
     found = [_one_rank(given, flats) for given in inputs]
     return [y for y, _ in found], [gradients for _, gradients in found]
@@ -105,15 +134,15 @@ def _one_rank(given: dict[str, Any], flats: list[np.ndarray]) -> tuple[np.ndarra
     return y, gradients
 
 
-def calls(p: int) -> dict[str, list[int]]:
+def calls(case: Case) -> dict[str, list[int]]:
     """Two gathers and a reduce-scatter of every layer."""
-    wholes = [BYTES * p * piece_size(size, p) for size in SIZES]
+    wholes = [BYTES * whole for whole in stack(case).wholes]
     return {"all_gather": 2 * wholes, "reduce_scatter": wholes}
 
 
-def least(p: int) -> int:
+def least(case: Case) -> int:
     """What a rank sends at least: its pieces once, its part of the gradients."""
-    return 2 * (p - 1) * BYTES * sum(SIZES) // p
+    return 2 * (case.p - 1) * BYTES * sum(stack(case).sizes) // case.p
 
 
 def moments(evidence: Evidence, rank: int) -> list[Moment]:
@@ -121,17 +150,17 @@ def moments(evidence: Evidence, rank: int) -> list[Moment]:
     return evidence.outcomes[rank].facts.get("moments", [])
 
 
-def allowed(moment: Moment, p: int, ahead: int) -> int:
+def allowed(moment: Moment, of: Stack, ahead: int) -> int:
     """Bytes of activations and finished pieces at this moment, `ahead` + 1 layers' weights, and in backward two whole
     gradients of a layer.
     """
-    wholes = [p * piece_size(size, p) for size in SIZES]
+    wholes = of.wholes
     is_forward = moment.kind == FORWARD
-    widths = WIDTHS[1 : moment.number + 1] if is_forward else WIDTHS[1:]
-    activations = EXAMPLES * (sum(widths) + 2 * max(WIDTHS))
+    widths = of.widths[1 : moment.number + 1] if is_forward else of.widths[1:]
+    activations = EXAMPLES * (sum(widths) + 2 * max(of.widths))
     following = moment.number + (1 if is_forward else -1)
     weights = wholes[moment.number] + (ahead and wholes[min(L - 1, max(0, following))])
-    gradients = 0 if is_forward else 2 * max(wholes) + sum(moment.scattered) // p
+    gradients = 0 if is_forward else 2 * max(wholes) + sum(moment.scattered) // of.p
     return BYTES * (activations + weights + gradients)
 
 
@@ -143,7 +172,7 @@ def over(ahead: int) -> Callable[[Evidence, int], str]:
         if [(moment.kind, moment.number) for moment in found] != ORDER:
             return "calls the layers in another order than once forward, once backward"
         for moment in found:
-            most = allowed(moment, evidence.p, ahead)
+            most = allowed(moment, stack(evidence.case), ahead)
             if moment.held > most:
                 where = f"when layer {moment.number} begins its {moment.kind}"
                 return f"holds {moment.held:,} bytes {where}, the budget is {most:,}"
@@ -157,7 +186,9 @@ def over(ahead: int) -> Callable[[Evidence, int], str]:
 def over_in(ahead: int, kind: str) -> Callable[[Evidence, int], bool]:
     """Whether a rank holds too much when some layer begins its forward, or its backward."""
     return lambda evidence, rank: any(
-        moment.held > allowed(moment, evidence.p, ahead) for moment in moments(evidence, rank) if moment.kind == kind
+        moment.held > allowed(moment, stack(evidence.case), ahead)
+        for moment in moments(evidence, rank)
+        if moment.kind == kind
     )
 
 

@@ -14,7 +14,7 @@ from tpcourse.check.spec import Exercise
 
 def budget(case: Case, inputs: Inputs) -> Budget:
     """Two all-gathers and a reduce-scatter of every layer, each gather a layer ahead."""
-    return common.rules(layers.calls(case.p), least=layers.least(case.p), then=_order)
+    return common.rules(layers.calls(case), least=layers.least(case), then=_order)
 
 
 def bytes_held(cases: list[Evidence]) -> Line:
@@ -42,7 +42,7 @@ def _times(evidence: Evidence, moment: Moment, number: int) -> int:
 
 def _unfinished(evidence: Evidence, rank: int, moment: Moment) -> Fault | None:
     """A layer computes with weights that nobody waited for."""
-    own = moment.gathers_of(moment.number, evidence.p)[: _times(evidence, moment, moment.number)]
+    own = moment.gathers_of(moment.number, layers.stack(evidence.case))[: _times(evidence, moment, moment.number)]
     if own and own[-1][1] and not own[-1][2]:
         what = f"layer {moment.number} begins its {moment.kind}"
         return Fault("unfinished", f"on rank {rank} {what}, and its all_gather was not waited for")
@@ -54,7 +54,7 @@ def _next(evidence: Evidence, rank: int, moment: Moment) -> Fault | None:
     following = moment.number + (1 if moment.kind == FORWARD else -1)
     if not 0 <= following < L:
         return None
-    begun = moment.gathers_of(following, evidence.p)
+    begun = moment.gathers_of(following, layers.stack(evidence.case))
     what = f"on rank {rank} layer {moment.number} begins its {moment.kind}"
     if len(begun) < (times := _times(evidence, moment, following)):
         return Fault(f"late in {moment.kind}", f"{what} before the all_gather of layer {following} does")
@@ -86,6 +86,7 @@ EXERCISE = Exercise(
     values="y is this rank's, and each gradient is its piece of the average over ranks",
     communication="each all_gather begins one layer ahead, and is waited for when its layer's turn comes",
     cases=layers.cases,
+    free=("D",),
     make=layers.make,
     expected=layers.expected,
     budget=budget,

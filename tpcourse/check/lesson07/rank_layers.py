@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tpcourse.check.evidence import Outcome
-from tpcourse.check.lesson07.layers import FORWARD, Moment, allowed
+from tpcourse.check.lesson07.layers import FORWARD, Moment, Stack, allowed
 from tpcourse.check.lesson07.rank_watch import Held, note_borrowed
 
 
@@ -13,12 +13,13 @@ def run(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome,
     """y and the pieces of all gradients, in one list. Bytes are counted up to the first moment above the budget."""
     note_borrowed(outcome, answer)
     held = Held(outcome)
+    of = Stack(groups[0].size(), given["x"].shape[1])
     over: list[Moment] = []
     outcome.facts["moments"] = seen = []
 
     def watch(kind: str, number: int) -> None:
         moment = Moment(kind, number, *_calls(held))
-        most = allowed(moment, groups[0].size(), ahead)
+        most = allowed(moment, of, ahead)
         moment.held = 0 if over else sum(held.sizes(most).values())
         over.extend([moment] if moment.held > most else [])
         seen.append(moment)

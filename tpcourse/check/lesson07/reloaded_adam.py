@@ -31,7 +31,7 @@ Piece = dict[str, np.ndarray]
 def cases(world_size: int) -> list[Case]:
     """No two paddings equal; in the last one the last file has nothing else."""
     found = [common.dp_case(p, world_size, P=SAVED[p][1], saved_by=SAVED[p][0]) for p in group_sizes(world_size)]
-    return [*found, common.dp_case(2, world_size, P=5, saved_by=4)]
+    return [*found, common.dp_case(2, world_size, P=5, saved_by=4, edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -177,6 +177,8 @@ EXERCISE = Exercise(
     values="weights, moments and count of steps are one device's, cut for this number of ranks; so is the next step",
     communication="nothing is sent: the files are there for every rank",
     cases=cases,
+    free=("P",),
+    free_step=4,
     make=make,
     expected=expected,
     budget=budget,

@@ -17,34 +17,29 @@ from tpcourse.check.spec import Exercise, group_sizes, nonzero
 from tpcourse.dims import split_sizes
 
 SHAPES = ((3, 2), (3,), (4, 3))
-LAST = {2: 2, 3: 1, 4: 4}
-"""The length of the last weight: P is 23, 22 and 25."""
+NUM_BEFORE = sum(int(np.prod(shape)) for shape in SHAPES)
+SIZES = {2: 23, 3: 22, 4: 25}
 NOT_REACHED = 1
 """The weight that backward has not reached."""
 Arrays = list[np.ndarray]
 
 
-def shapes(p: int) -> list[tuple[int, ...]]:
-    """Those of all weights."""
-    return [*SHAPES, (LAST[p],)]
-
-
-def num_weights(p: int) -> int:
-    """P."""
-    return sum(int(np.prod(shape)) for shape in shapes(p))
+def shapes(P: int) -> list[tuple[int, ...]]:
+    """Those of all weights: the last one is what the others leave of P."""
+    return [*SHAPES, (P - NUM_BEFORE,)]
 
 
 def cases(world_size: int) -> list[Case]:
     """p divides P nowhere."""
-    return [common.dp_case(p, world_size, P=num_weights(p)) for p in group_sizes(world_size)]
+    return [common.dp_case(p, world_size, P=SIZES[p]) for p in group_sizes(world_size)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
     """Equal weights, each rank's own gradients, one weight without."""
-    weights = [nonzero(generator, *shape) for shape in shapes(case.p)]
+    weights = [nonzero(generator, *shape) for shape in shapes(case.sizes["P"])]
     inputs = []
     for _ in range(case.p):
-        gradients: list[Any] = [nonzero(generator, *shape) for shape in shapes(case.p)]
+        gradients: list[Any] = [nonzero(generator, *shape) for shape in shapes(case.sizes["P"])]
         gradients[NOT_REACHED] = None
         inputs.append({"weights": Made("parameters", {"weights": weights, "gradients": gradients})})
     return inputs
@@ -122,6 +117,7 @@ EXERCISE = Exercise(
     values="rank r returns piece r of the averaged gradients, with zeros behind the last of them",
     communication="one reduce_scatter, (p-1)/p of the elements",
     cases=cases,
+    free=("P",),
     make=make,
     expected=expected,
     budget=budget,

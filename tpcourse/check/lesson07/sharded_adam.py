@@ -27,7 +27,7 @@ def cases(world_size: int) -> list[Case]:
     """p divides P nowhere; in the last one a rank may have nothing but padding."""
     ps = group_sizes(world_size)
     found = [common.dp_case(p, world_size, P=SIZES[p], steps=STEPS) for p in ps]
-    return [*found, common.dp_case(ps[-1], world_size, P=ps[-1] + 1, steps=STEPS)]
+    return [*found, common.dp_case(ps[-1], world_size, P=ps[-1] + 1, steps=STEPS, edge=True)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -141,6 +141,7 @@ EXERCISE = Exercise(
     values="every rank returns one device's weights after all steps, also where p does not divide P",
     communication="in each step the gradients once, and the stepped pieces once",
     cases=cases,
+    free=("P",),
     make=make,
     expected=expected,
     budget=budget,
