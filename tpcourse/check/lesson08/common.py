@@ -32,10 +32,11 @@ def tp_cases(**sizes: tuple[int, ...]) -> Callable[[int], list[Case]]:
     """A case for each size of group, each with the next value of every size."""
 
     def of(world_size: int) -> list[Case]:
-        return [
-            one_group(p, world_size, axis="tp", **{name: values[at] for name, values in sizes.items()})
-            for at, p in enumerate(group_sizes(world_size))
-        ]
+        found = []
+        for at, p in enumerate(group_sizes(world_size)):
+            here: dict[str, Any] = {name: values[at] for name, values in sizes.items()}
+            found.append(one_group(p, world_size, axis="tp", **here))
+        return found
 
     return of
 
