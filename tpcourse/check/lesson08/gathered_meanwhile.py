@@ -60,6 +60,7 @@ EXERCISE = Exercise(
     values="all pieces in rank order, and this rank's product",
     communication="1 all_gather, begun before the product and waited for behind it",
     cases=cases,
+    free=("rows", "D", "M", "K", "N"),
     make=make,
     expected=expected,
     budget=budget,

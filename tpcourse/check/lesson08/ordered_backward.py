@@ -105,6 +105,7 @@ EXERCISE = Exercise(
     values="dx and dweight are one device's",
     communication="the all_gather runs under dx's product, the reduce_scatter under dweight's",
     cases=cases,
+    free=("T", "D", "N"),
     make=make,
     expected=expected,
     budget=budget,

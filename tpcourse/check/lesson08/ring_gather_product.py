@@ -73,6 +73,7 @@ EXERCISE = Exercise(
     values="all tokens in rank order, times this rank's columns, plus its bias",
     communication="p - 1 messages, each begun before a product and waited for behind it",
     cases=cases,
+    free=("rows", "D", "N"),
     make=make,
     expected=expected,
     budget=budget,

@@ -69,6 +69,7 @@ EXERCISE = Exercise(
     values="each rank's tokens of the sum of all ranks' products",
     communication="p - 1 messages, each begun before a product and waited for behind it",
     cases=cases,
+    free=("T", "K", "D"),
     make=make,
     expected=expected,
     budget=budget,
