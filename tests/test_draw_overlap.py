@@ -86,7 +86,7 @@ def test_without_a_run_on_gpus_pictures_are_a_title_that_says_so(recordings):
 
 def test_a_recorded_timeline_comes_with_its_e_and_is_drawn():
     spans, E = draw.recorded_spans("gather_product", "peer", RECORDED)
-    assert (spans, E) == (SPANS, 0.5)
+    assert (spans, E) == (SPANS, 0.8)
     assert (
         draw.timeline(spans, hidden=E)
         .get_title(loc="left")

@@ -279,7 +279,8 @@ from tpcourse.overlap import peer
 show_source(peer.arriving)
 
 # %% [markdown]
-# All four, recorded on two GPUs. The title of each part has both numbers, covered and hidden:
+# All four, recorded on two GPUs. The spans are those of one call under the profiler, so its launches show as gaps. The title of each part
+# has both numbers: what is covered in the picture, and what is hidden by the clock, with calls back to back.
 
 # %% tags=["nbval-ignore-output"]
 names = ("serial", "popular", "ring", "peer")
@@ -542,7 +543,7 @@ for size in ("small", "large"):
 draw.four_panels(*draw.recorded_profile())
 
 # %% [markdown]
-# Losses and gradient norms of all modes lie on each other: overlap changes when things travel, not what is computed.
+# Losses and gradient norms of all modes have to lie on each other: overlap changes when things travel, not what is computed.
 #
 # To know in advance which way is best, `form="auto"` predicts each one's time, by the formula above with measured starts, and takes the
 # shortest. On a CPU, and for products as small as ours here, that is one after the other.

@@ -37,7 +37,7 @@ def recorded_overlap(kind: str, recordings: Mapping[str, Mapping[str, Any]] | No
 def recorded_spans(
     kind: str, variant: str, recordings: Mapping[str, Mapping[str, Any]] | None = None
 ) -> tuple[list[Any], float | None]:
-    """The recorded timeline of a variant, and its E one call at a time: `timeline(spans, hidden=E)` draws both.
+    """The recorded timeline of a variant, and its E by the clock: `timeline(spans, hidden=E)` draws both.
 
     No spans, and None, if none was recorded on GPUs.
     """
@@ -47,7 +47,7 @@ def recorded_spans(
         if figures["backend"] == "nccl" and lines:
             same = (kind, lines[0]["shape"], variant)
             rows = (row for row in figures["rows"] if (row["kind"], row["shape"], row["variant"]) == same)
-            return lines[0]["spans"], next((row["hidden_by_way"].get("one at a time") for row in rows), None)
+            return lines[0]["spans"], next((row["hidden"] for row in rows), None)
     return [], None
 
 

@@ -52,7 +52,8 @@ def split_times(machines: Mapping[str, Mapping[str, Any]], ax: Axes | None = Non
     count = sum(len(rows) + 1 for rows in groups.values())
     ax, ticks, y, seen = plot_axes(ax, "split times", 8.6, 1.0 + 0.29 * count), {}, 0, set()
     for name, rows in groups.items():
-        ax.text(0.0, y, f" {name}", transform=ax.get_yaxis_transform(), va="center", weight="bold", size=SMALL + 1)
+        ax.text(0.0, y, f" {name}", transform=ax.get_yaxis_transform(), va="center", weight="bold", size=SMALL + 1,
+                backgroundcolor=PAPER)
         for row in rows:
             y += 1
             ticks[y] = row.name
