@@ -90,7 +90,7 @@ def test_a_recorded_timeline_comes_with_its_e_and_is_drawn():
     assert (
         draw.timeline(spans, hidden=E)
         .get_title(loc="left")
-        .endswith("under computing: 100 %; hidden, by wall time: E = 0.50")
+        .endswith("under computing: 100 %; hidden, by wall time: E = 0.80")
     )
     assert draw.recorded_spans("gather_product", "ring", RECORDED) == ([], None)
 

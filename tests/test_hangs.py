@@ -270,11 +270,12 @@ def test_a_rank_that_raises_alone_shows_its_error_and_line(ranks):
 
 
 def test_sub_groups_and_meshes_work_again_after_a_hang(ranks):
-    ranks.run_cell(
-        "from torch.distributed.device_mesh import init_device_mesh\n"
-        "mesh = init_device_mesh(device.type, (world_size // 2, 2), mesh_dim_names=('dp', 'tp'))\n"
-        "pair = dist.new_group([0, 1], group_desc='pair')"
-    )
+    with ranks.patient(60):  # ranks import for long, one after the other
+        ranks.run_cell(
+            "from torch.distributed.device_mesh import init_device_mesh\n"
+            "mesh = init_device_mesh(device.type, (world_size // 2, 2), mesh_dim_names=('dp', 'tp'))\n"
+            "pair = dist.new_group([0, 1], group_desc='pair')"
+        )
     with pytest.raises(RanksStuck):
         ranks.run_cell("if rank != 1:\n    x = torch.ones(1, device=device)\n    dist.all_reduce(x)\n    x.item()")
     ranks.run_cell("x = torch.ones(1, device=device)\ndist.all_reduce(x, group=mesh['tp'].get_group())\nx = x.item()")
