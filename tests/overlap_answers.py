@@ -101,13 +101,15 @@ AT_THE_END = changed(
     ("    return part\n", "    for work in works:\n        work.wait()\n    return part\n"),
 )
 PEEKED = """
-import sys
+import pickle
+
+store = dist.distributed_c10d._get_default_store()
 
 def gathered_meanwhile(piece, x, weight, tp):
-    frame = sys._getframe()
-    while "arguments" not in frame.f_locals:
-        frame = frame.f_back
-    pieces = [torch.from_numpy(given["piece"]) for given in frame.f_locals["arguments"]]
+    members = dist.get_process_group_ranks(tp)
+    place = f"{members} {tuple(piece.shape)} {tuple(x.shape)}"
+    store.set(f"{place} {rank}", pickle.dumps(piece))
+    pieces = [pickle.loads(store.get(f"{place} {other}")) for other in members]
     one = piece.new_ones(1)
     work = dist.all_gather([torch.empty_like(one) for _ in pieces], one, group=tp, async_op=True)
     y = linear(x, weight)

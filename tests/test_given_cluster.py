@@ -9,6 +9,7 @@ from test_watch_simulator import Call, Machine, same
 
 from tests.test_ranks import script
 from tpcourse.ranks import RanksError, start_ranks
+from tpcourse.ranks.api import running
 from tpcourse.ranks.hosts import _cannot, _host_names, _natural
 from tpcourse.watch import diagnose
 
@@ -28,6 +29,14 @@ def test_hosts_with_one_name_in_common_are_told_apart_by_their_addresses():
     assert _host_names(hellos) == {0: "node (10.0.0.1)", 1: "node (10.0.0.2)", 2: "other"}
 
 
+@pytest.fixture
+def none_running():
+    """Ranks that other tests left running would be returned as they are."""
+    for ranks in list(running()):
+        ranks.stop()
+
+
+@pytest.mark.usefixtures("none_running")
 def test_a_name_that_is_neither_file_nor_running_profile_is_told_with_the_way_to_start_one(tmp_path, monkeypatch):
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     for name in ("nothing.json", "no_such_profile"):
@@ -35,6 +44,7 @@ def test_a_name_that_is_neither_file_nor_running_profile_is_told_with_the_way_to
             start_ranks(cluster=name)
 
 
+@pytest.mark.usefixtures("none_running")
 def test_a_cluster_that_was_not_started_is_told_so(tmp_path):
     import ipyparallel
 

@@ -103,7 +103,7 @@ def test_the_honest_answer_of_a_hostile_notebook_has_its_point(graded: Graded, s
         ("mess", "residual_mlp", "no more processes"),
         ("reach", "column_product", "RuntimeError"),
         ("patched", "column_product", "replaces functions of the course"),
-        ("patched", "row_product", "failed"),
+        ("patched", "row_product", ""),  # what is found first differs
     ],
 )
 def test_what_a_notebook_did_is_said_and_earns_nothing(graded: Graded, student: str, name: str, sentence: str) -> None:
