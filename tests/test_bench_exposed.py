@@ -10,7 +10,7 @@ import pytest
 import torch
 from rig import run_ranks
 from test_draw_helpers import faults, marked
-from test_overlap_traffic import in_order
+from test_overlap_traffic import program
 
 from tpcourse import draw
 from tpcourse.cli.bench import exposed, exposed_here
@@ -45,7 +45,7 @@ def _under_way(rank, group):
     most, (x, y) = [], (torch.zeros(2, ON_CPU.T, dtype=torch.long) for _ in range(2))
     for name in (SERIAL, "prefetch"):
         run = VARIANTS[SHARDS][name](ON_CPU, torch.device("cpu"))
-        order = in_order(lambda: run.backward(x, y)).split()  # noqa: B023 (called at once)
+        order = program(lambda: run.backward(x, y)).split()  # noqa: B023 (called at once)
         begun = [{"all-gather": 1, "scatter-sum": 1, "wait": -1}.get(step, 0) for step in order]
         most.append(max(accumulate(begun)))
         run.end()

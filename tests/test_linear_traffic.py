@@ -6,12 +6,11 @@ from collections import Counter
 
 import pytest
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from ledger_help import fresh_ledger
 from linear_cases import OUT, B, D, draw, gradients, pieces
+from program_order import in_order
 from rig import run_ranks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tpcourse import memory
 from tpcourse.ledger import ledger
@@ -74,21 +73,6 @@ def test_an_x_that_needs_no_gradient_costs_no_call_for_it(options, backward):
     assert [calls[1] for calls in found] == [backward] * 2
 
 
-class Order(TorchDispatchMode):
-    """Names of the products, sums and collectives, as they begin."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        name = op._schema.name.split("::")[1].strip("_")
-        if name in ("mm", "addmm", "sum") or op._schema.name.startswith("c10d::"):
-            self.names.append({"allgather_base": "all-gather", "reduce_scatter_base": "scatter-sum",
-                               "allreduce": "all-reduce"}.get(name, name))  # fmt: skip
-        return op(*args, **(kwargs or {}))
-
-
 def _order(rank, group, kernel, options):
     """What backward of one kernel does, in order, with its waits."""
     x, w1, b1, w2, b2 = pieces(group, draw(0, B, T, D), sequence_dim=options.get("sequence_dim"))
@@ -98,14 +82,7 @@ def _order(rank, group, kernel, options):
     else:
         tensors = draw(5, B, T, w2.shape[1]).requires_grad_(), w2, b2
         y = row_linear(*tensors, tp=group, sequence_dim=options.get("sequence_dim"))
-    order, wait = Order(), dist.Work.wait
-    dist.Work.wait = lambda work, *args: (order.names.append("wait"), wait(work, *args))[1]
-    try:
-        with order:
-            torch.autograd.grad(y, tensors, torch.ones_like(y))
-    finally:
-        dist.Work.wait = wait
-    return order.names
+    return in_order(lambda: torch.autograd.grad(y, tensors, torch.ones_like(y)), ("mm", "addmm", "sum"))
 
 
 @pytest.mark.parametrize(

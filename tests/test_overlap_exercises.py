@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from overlap_answers import AROUND, RIGHT, SOLUTION, changed, solution
+from exercise_help import failure
+from overlap_answers import ANSWERS, AROUND, RIGHT, changed, solution
 
 from tpcourse import check
-from tpcourse.authoring import nbgrader
 from tpcourse.check.compare import first_difference
 from tpcourse.check.evidence import Evidence, Outcome
 from tpcourse.check.lesson08 import common, ring_gather_product, ring_product_scatter
@@ -124,16 +124,9 @@ def test_e_is_blocked_where_the_product_is_too_short_to_hide_anything():
 @pytest.fixture
 def ranks(shared_ranks):
     shared_ranks.run_cell("\n".join(f"globals().pop({name!r}, None)" for name in NAMES))
-    cells = [cell for cell in SOLUTION.cells if cell.source.startswith("%%px\n") and not nbgrader.is_answer(cell)]
-    shared_ranks.run_cell("\n".join(cell.source.removeprefix("%%px\n") for cell in cells))
+    ANSWERS.set_up(shared_ranks)
     with shared_ranks.patient(3.0):
         yield shared_ranks
-
-
-def failure(ranks, name):
-    with pytest.raises(check.CheckFailed) as caught:
-        check.exercise(ranks, name)
-    return re.sub(r"\s+", " ", str(caught.value))
 
 
 @pytest.mark.parametrize("way", RIGHT)

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from overlap_answers import RIGHT, SOLUTION, solution
+from overlap_answers import ANSWERS, RIGHT, solution
 
 from tpcourse import check
-from tpcourse.authoring import nbgrader
 from tpcourse.check.runner import LESSONS
 
 NUM_GPUS = torch.cuda.device_count()
@@ -33,8 +32,7 @@ WRONG = [
 @pytest.fixture
 def ranks(ranks_on):
     found = ranks_on("nccl")
-    cells = [cell for cell in SOLUTION.cells if cell.source.startswith("%%px\n") and not nbgrader.is_answer(cell)]
-    found.run_cell("\n".join(cell.source.removeprefix("%%px\n") for cell in cells))
+    ANSWERS.set_up(found)
     return found
 
 

@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from ledger_help import fresh_ledger
 from linear_cases import TIGHT, draw, errors, pieces
 from overlap_cases import KERNELS
+from program_order import in_order
 from rig import run_ranks
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from tpcourse import memory
 from tpcourse.ledger import ledger
@@ -62,38 +62,17 @@ def test_every_form_sends_the_bytes_of_serial_and_backward_is_the_other_kernel(p
             assert run_ranks(_calls, p, kind, form) == [expected] * p, (kind, form)
 
 
-class Order(TorchDispatchMode):
-    """Products, sums and messages as they begin: mm, add, send, recv, ..."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        name = op._schema.name.split("::")[1].strip("_")
-        if name in ("mm", "addmm", "add", "sum", "bmm", "cat") or op._schema.name.startswith("c10d::"):
-            self.names.append({"allgather_base": "all-gather", "reduce_scatter_base": "scatter-sum"}.get(name, name))
-        return op(*args, **(kwargs or {}))
-
-
-def in_order(run) -> str:
+def program(run) -> str:
     """What `run` does, in order, with its waits."""
-    order, wait = Order(), dist.Work.wait
-    dist.Work.wait = lambda work, *args: (order.names.append("wait"), wait(work, *args))[1]
-    try:
-        with order:
-            run()
-    finally:
-        dist.Work.wait = wait
-    return " ".join(order.names)
+    return " ".join(in_order(run, ("mm", "addmm", "add", "sum", "bmm", "cat")))
 
 
 def _order(rank, group, kind, form, is_backward, options):
     x, weight, _ = _leaves(group, kind)
     if not is_backward:
-        return in_order(lambda: KERNELS[kind](x, weight, tp=group, form=form, **options))
+        return program(lambda: KERNELS[kind](x, weight, tp=group, form=form, **options))
     y = KERNELS[kind](x, weight, tp=group, form=form, **options)
-    return in_order(lambda: torch.autograd.grad(y, (x, weight), torch.ones_like(y)))
+    return program(lambda: torch.autograd.grad(y, (x, weight), torch.ones_like(y)))
 
 
 FORWARD, BACKWARD = False, True
@@ -140,7 +119,7 @@ def test_one_piece_leaves_the_sum_nothing_to_hide_under():
 def _frozen(rank, group):
     x, weight = draw(0, B, T // 2, D).requires_grad_(), draw(1, N, D)
     y = gather_product(x, weight, tp=group, form="ring")
-    return in_order(lambda: torch.autograd.grad(y, x, torch.ones_like(y)))
+    return program(lambda: torch.autograd.grad(y, x, torch.ones_like(y)))
 
 
 def test_with_a_frozen_weight_the_scatter_sum_is_hidden_under_its_own_product():

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
-from zero_answers import AROUND, RIGHT, SOLUTION, changed
+from exercise_help import failure
+from zero_answers import ANSWERS, AROUND, RIGHT, changed
 
 from tpcourse import check
-from tpcourse.authoring import nbgrader
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.compare import first_difference
 from tpcourse.check.evidence import Evidence, Outcome
@@ -183,16 +181,9 @@ def test_layers_are_told_apart_by_the_length_of_their_pieces():
 @pytest.fixture
 def ranks(shared_ranks):
     shared_ranks.run_cell("\n".join(f"globals().pop({name!r}, None)" for name in NAMES))
-    cells = [cell for cell in SOLUTION.cells if cell.source.startswith("%%px\n") and not nbgrader.is_answer(cell)]
-    shared_ranks.run_cell("\n".join(cell.source.removeprefix("%%px\n") for cell in cells))
+    ANSWERS.set_up(shared_ranks)
     with shared_ranks.patient(3.0):
         yield shared_ranks
-
-
-def failure(ranks, name):
-    with pytest.raises(check.CheckFailed) as caught:
-        check.exercise(ranks, name)
-    return re.sub(r"\s+", " ", str(caught.value))
 
 
 @pytest.mark.parametrize("way", RIGHT)

@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from exercise_help import Answers
 
-from tpcourse.authoring import nbgrader
-from tpcourse.authoring.source import read_source
-
-SOLUTION = read_source(Path(__file__).parents[1] / "solutions" / "src" / "07_zero.py")
-
-
-def solution(name):
-    cells = {cell.metadata["nbgrader"]["grade_id"]: cell for cell in SOLUTION.cells if nbgrader.is_answer(cell)}
-    return cells[name].source.removeprefix("%%px\n")
-
-
-def changed(name, *changes):
-    """The solution, with some lines replaced."""
-    text = solution(name)
-    for before, after in changes:
-        assert before in text
-        text = text.replace(before, after)
-    return text
-
+ANSWERS = Answers("07_zero")
+solution, changed = ANSWERS.solution, ANSWERS.changed
 
 LAST_KEPT = """
 def layered_step(x, target, layers, pieces, dp):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tpcourse.check.evidence import Evidence
 
@@ -58,6 +60,20 @@ def by_outputs(name: str, wrong: Callable[[Evidence], list], sentence: str, hint
     def shows(finding: Finding) -> bool:
         evidence = finding.evidence
         return evidence.finished and not evidence.right and evidence.would_give(wrong(evidence))
+
+    return Misconception(name, shows, sentence, hint)
+
+
+def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:
+    """A misconception that shows in what some case's ranks return: the same as when the mistake is played here."""
+
+    def shows(finding: Finding) -> bool:
+        with np.errstate(all="ignore"):
+            return any(
+                evidence.finished and not evidence.right and evidence.would_give(way(evidence))
+                for evidence in (finding.evidence, *finding.others)
+                for way in ways
+            )
 
     return Misconception(name, shows, sentence, hint)
 

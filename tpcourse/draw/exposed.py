@@ -6,10 +6,10 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from tpcourse.draw.palette import FAINT, PAPER, SMALL, TEXT, plot_axes, styled, tint
-from tpcourse.draw.recordings import recorded
+from tpcourse.draw.recordings import none_on_gpus, recorded_on_gpus
 
 Row = Mapping[str, Any]
-NONE = "No run on GPUs is recorded: `tpcourse bench exposed --record` makes one on 2 GPUs."
+NONE = none_on_gpus("exposed")
 
 
 def recorded_exposed(recordings: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[list[Row], str]:
@@ -17,10 +17,10 @@ def recorded_exposed(recordings: Mapping[str, Mapping[str, Any]] | None = None) 
 
     No rows, and a title that says so, if none was recorded on GPUs; `recordings` are those of `recorded("exposed")`.
     """
-    for machine, figures in (recorded("exposed") if recordings is None else recordings).items():
-        if figures["backend"] == "nccl":
-            return figures["rows"], machine
-    return [], NONE
+    if (run := recorded_on_gpus("exposed", recordings)) is None:
+        return [], NONE
+    machine, figures = run
+    return figures["rows"], machine
 
 
 def recorded_step(
@@ -30,12 +30,12 @@ def recorded_step(
 
     No spans, and None, if none was recorded on GPUs.
     """
-    for figures in (recorded("exposed") if recordings is None else recordings).values():
-        lines = [one for one in figures["timelines"] if one["variant"] == variant]
-        if figures["backend"] == "nccl" and lines:
-            rows = [row for row in figures["rows"] if (row["kind"], row["variant"]) == (lines[0]["kind"], variant)]
-            return lines[0]["spans"], rows[0]["hidden"]
-    return [], None
+    _, figures = recorded_on_gpus("exposed", recordings) or ("", {"timelines": []})
+    lines = [one for one in figures["timelines"] if one["variant"] == variant]
+    if not lines:
+        return [], None
+    rows = [row for row in figures["rows"] if (row["kind"], row["variant"]) == (lines[0]["kind"], variant)]
+    return lines[0]["spans"], rows[0]["hidden"]
 
 
 @styled

@@ -8,7 +8,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from tpcourse.draw.palette import FAINT, PAPER, SMALL, TEXT, plot_axes, styled, tint
-from tpcourse.draw.recordings import recorded
+from tpcourse.draw.recordings import none_on_gpus, recorded_on_gpus
 
 Row = Mapping[str, Any]
 PLAIN, PRODUCTS = "NCCL + cuBLAS", ("product", "product, [K, N]")
@@ -18,7 +18,7 @@ LOOKS = {
     "compiled async TP": ("^", FAINT, FAINT),
 }  # fmt: skip
 """Variant of `tpcourse bench overlap` -> mark, edge, fill. The others are what these are compared with."""
-NONE = "No run on GPUs is recorded: `tpcourse bench overlap --record` makes one on 2 GPUs."
+NONE = none_on_gpus("overlap")
 LOWEST = -1.0  # what hides less is drawn at the edge, with its number
 
 
@@ -27,11 +27,10 @@ def recorded_overlap(kind: str, recordings: Mapping[str, Mapping[str, Any]] | No
 
     No rows, and a title that says so, if none was recorded on GPUs; `recordings` are those of `recorded("overlap")`.
     """
-    found = recorded("overlap") if recordings is None else recordings
-    for machine, figures in found.items():
-        if figures["backend"] == "nccl":
-            return [row for row in figures["rows"] if row["kind"] == kind], f"{kind}, {machine}"
-    return [], NONE
+    if (run := recorded_on_gpus("overlap", recordings)) is None:
+        return [], NONE
+    machine, figures = run
+    return [row for row in figures["rows"] if row["kind"] == kind], f"{kind}, {machine}"
 
 
 def recorded_spans(
@@ -41,14 +40,13 @@ def recorded_spans(
 
     No spans, and None, if none was recorded on GPUs.
     """
-    found = recorded("overlap") if recordings is None else recordings
-    for figures in found.values():
-        lines = [one for one in figures["timelines"] if (one["kind"], one["variant"]) == (kind, variant)]
-        if figures["backend"] == "nccl" and lines:
-            same = (kind, lines[0]["shape"], variant)
-            rows = (row for row in figures["rows"] if (row["kind"], row["shape"], row["variant"]) == same)
-            return lines[0]["spans"], next((row["hidden"] for row in rows), None)
-    return [], None
+    _, figures = recorded_on_gpus("overlap", recordings) or ("", {"timelines": []})
+    lines = [one for one in figures["timelines"] if (one["kind"], one["variant"]) == (kind, variant)]
+    if not lines:
+        return [], None
+    same = (kind, lines[0]["shape"], variant)
+    rows = (row for row in figures["rows"] if (row["kind"], row["shape"], row["variant"]) == same)
+    return lines[0]["spans"], next((row["hidden"] for row in rows), None)
 
 
 @styled

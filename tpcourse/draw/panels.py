@@ -7,13 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
 from tpcourse.draw.palette import SMALL, TEXT, plot_axes, styled, tint
-from tpcourse.draw.recordings import recorded
+from tpcourse.draw.recordings import none_on_gpus, recorded_on_gpus
 
 Modes = Mapping[str, Mapping[str, Any]]
 STRENGTHS, WIDTHS = (0.2, 0.4, 0.65, 1.0), (6.0, 4.2, 2.6, 1.1)
 """Curves that lie on each other all stay visible: the first one palest and widest."""
 PLACES = ((0.0, 0.62), (0.56, 0.62), (0.0, 0.0), (0.56, 0.0))
-NONE = "No run on GPUs is recorded: `tpcourse bench profile --record` makes one on 2 GPUs."
+NONE = none_on_gpus("profile")
 
 
 def recorded_profile(
@@ -23,14 +23,13 @@ def recorded_profile(
 
     No modes, and a title that says so, if none was recorded on GPUs; `recordings` are those of `recorded("profile")`.
     """
-    found = recorded("profile") if recordings is None else recordings
-    for machine, figures in found.items():
-        if figures["backend"] == "nccl":
-            one = figures["sizes"][size]
-            config = one["config"]
-            words = f"h {config['D']}, F {config['F']}, {config['L']} layers, s {config['T']}, b {one['sequences']}"
-            return one["modes"], f"{words}; {machine}"
-    return {}, NONE
+    if (run := recorded_on_gpus("profile", recordings)) is None:
+        return {}, NONE
+    machine, figures = run
+    one = figures["sizes"][size]
+    config = one["config"]
+    words = f"h {config['D']}, F {config['F']}, {config['L']} layers, s {config['T']}, b {one['sequences']}"
+    return one["modes"], f"{words}; {machine}"
 
 
 @styled

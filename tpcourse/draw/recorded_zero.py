@@ -6,14 +6,14 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from tpcourse.draw.palette import FAINT, PAPER, SMALL, TEXT, plot_axes, styled
-from tpcourse.draw.recordings import recorded
+from tpcourse.draw.recordings import none_on_gpus, recorded_on_gpus
 
 Row = Mapping[str, Any]
 LOOKS = {"ours": ("o", TEXT, 6, ""), "torch's": ("^", PAPER, 9, " (torch)")}
 """Whose -> mark, fill, size, what the label adds."""
 OFF, ON = "stage 3, no prefetch", "stage 3"
 GAP = 0.09  # between two labels, in heights of the axes
-NONE = "No run on GPUs is recorded: `tpcourse bench zero --record` makes one on 2 GPUs."
+NONE = none_on_gpus("zero")
 
 
 def recorded_stages(recordings: Mapping[str, Mapping[str, Any]] | None = None) -> tuple[list[Row], str]:
@@ -21,11 +21,10 @@ def recorded_stages(recordings: Mapping[str, Mapping[str, Any]] | None = None) -
 
     No rows, and a title that says so, if none was recorded on GPUs; `recordings` are those of `recorded("zero")`.
     """
-    found = recorded("zero") if recordings is None else recordings
-    for machine, figures in found.items():
-        if figures["backend"] == "nccl":
-            return figures["rows"], f"{figures['num_parameters'] / 1e9:.2g} B parameters, {machine}"
-    return [], NONE
+    if (run := recorded_on_gpus("zero", recordings)) is None:
+        return [], NONE
+    machine, figures = run
+    return figures["rows"], f"{figures['num_parameters'] / 1e9:.2g} B parameters, {machine}"
 
 
 @styled

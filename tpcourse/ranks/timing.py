@@ -52,7 +52,7 @@ def median_seconds(
             seconds = clock(calls[key], in_a_row)
             if sample >= 0:
                 samples[key][sample] = seconds
-    return {key: median(row) for key, row in zip(samples, _slowest(list(samples.values()), group), strict=True)}
+    return {key: median(row) for key, row in zip(samples, slowest(list(samples.values()), group), strict=True)}
 
 
 def time_collectives(
@@ -82,8 +82,7 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
     import torch
     import torch.distributed as dist
 
-    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+    gather, scatter = single_calls()
     data, work = (torch.randn(lengths[-1], device=device_here()) for _ in range(2))
     calls: dict[Any, Call] = {}
     before: dict[Any, Call] = {}
@@ -96,6 +95,14 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
         calls.update({(op, n): known[op] for op in ops})
         before["all_reduce", n] = partial(work[:n].copy_, data[:n])
     return calls, before
+
+
+def single_calls() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Torch's all-gather and reduce-scatter of single tensors, which torch 2.13 renamed."""
+    import torch.distributed as dist
+
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    return gather, getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
 def _clock(alone: bool = False, group: Any = None) -> Callable[[Call, int], float]:
@@ -160,7 +167,7 @@ def _alone_clock(device: Any, group: Any) -> Callable[[Call, int], float]:
     return lambda call, in_a_row: sum(once(call) for _ in range(in_a_row)) / in_a_row
 
 
-def _slowest(samples: list[list[float]], group: Any = None) -> list[list[float]]:
+def slowest(samples: list[list[float]], group: Any = None) -> list[list[float]]:
     """The largest over ranks, sample by sample."""
     import torch
     import torch.distributed as dist

@@ -11,6 +11,7 @@ import numpy as np
 from tpcourse.check.budget import Budget, Fault, sent_bytes
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
+from tpcourse.check.misconceptions import by_playing as by_playing
 from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import one_group
 
@@ -82,20 +83,6 @@ def held_line(cases: list[Evidence], over: Callable[[Evidence, int], str], passe
             if text := over(evidence, rank):
                 return Line(axis, FAILED, f"rank {rank} {text} (at {evidence.case})")
     return Line(axis, PASSED, passed)
-
-
-def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:
-    """A misconception that shows in what some case's ranks return: the same as when the mistake is played here."""
-
-    def shows(finding: Finding) -> bool:
-        with np.errstate(all="ignore"):
-            return any(
-                evidence.finished and not evidence.right and evidence.would_give(way(evidence))
-                for evidence in (finding.evidence, *finding.others)
-                for way in ways
-            )
-
-    return Misconception(name, shows, sentence, hint)
 
 
 def by_line(name: str, shows: Callable[[Evidence, int], bool], sentence: str, hint: str, axis: str = HELD) -> Any:

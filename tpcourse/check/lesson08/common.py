@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
-
 from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson08.trace import EARLY, OVERWRITTEN, Rule
-from tpcourse.check.misconceptions import Finding, Misconception
+from tpcourse.check.misconceptions import Misconception
+from tpcourse.check.misconceptions import by_playing as by_playing
 from tpcourse.check.report import BLOCKED, FAILED, PASSED, Line
 from tpcourse.check.spec import group_sizes, one_group
 from tpcourse.timeline.span import hidden
@@ -117,20 +116,6 @@ def hidden_line(cases: list[Evidence]) -> Line:
 def by_kind(name: str, kind: str, sentence: str, hint: str) -> Misconception:
     """A misconception that the order or the calls give away, whatever the values are."""
     return Misconception(name, lambda f: f.fault_kind == kind, sentence, hint)
-
-
-def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:
-    """A misconception that shows in what some case's ranks return: the same as when the mistake is played here."""
-
-    def shows(finding: Finding) -> bool:
-        with np.errstate(all="ignore"):
-            return any(
-                evidence.finished and not evidence.right and evidence.would_give(way(evidence))
-                for evidence in (finding.evidence, *finding.others)
-                for way in ways
-            )
-
-    return Misconception(name, shows, sentence, hint)
 
 
 BORROWED = by_kind(

@@ -14,7 +14,7 @@ from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson08.common import OWN
 from tpcourse.check.lesson08.rank_trace import Trace
-from tpcourse.ranks.timing import median_seconds
+from tpcourse.ranks.timing import median_seconds, single_calls
 
 ROWS, D, N = 8192, 8192, 14336
 """Tokens of all ranks, and widths, of a layer of a large model."""
@@ -63,14 +63,12 @@ def rows_of(tp: Any) -> int:
 def gathered(piece: Tensor, tp: Any) -> Tensor:
     """All ranks' pieces, one below the other."""
     whole = piece.new_empty(dist.get_world_size(tp) * len(piece), *piece.shape[1:])
-    all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-    all_gather(whole, piece, group=tp)
+    single_calls()[0](whole, piece, group=tp)
     return whole
 
 
 def scattered(whole: Tensor, tp: Any) -> Tensor:
     """This rank's piece of the sum."""
     piece = whole.new_empty(len(whole) // dist.get_world_size(tp), *whole.shape[1:])
-    reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-    reduce_scatter(piece, whole, group=tp)
+    single_calls()[1](piece, whole, group=tp)
     return piece

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tpcourse import timeline
 from tpcourse.cli.bench.exposed import ALONE, SERIAL
-from tpcourse.cli.bench.overlap_layers import progress_here
+from tpcourse.cli.bench.ranks_here import progress_here, spans_of_all
 from tpcourse.cli.bench.staged import Staged
 from tpcourse.cli.bench.zero_variants import OPTIONS, Run, Sizes, ddp, new_model, sharded
 from tpcourse.memory import held
@@ -60,12 +60,9 @@ def measure_here(repeats: int | None = None) -> dict[str, Any]:
 
 
 def _drawn(kind: str, name: str, call: Callable[[], object]) -> dict[str, Any]:
-    """The spans of all ranks in one step, in whole nanoseconds."""
+    """The spans of all ranks in one step."""
     spans = timeline.joined(timeline.record(call, warm_up=1), GAP_S)
-    mine = [[*span[:3], *(round(time, 9) for time in span[3:])] for span in spans]
-    ranks: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(ranks, mine)
-    return {"kind": kind, "variant": name, "spans": [span for one in ranks for span in one]}
+    return {"kind": kind, "variant": name, "spans": spans_of_all(spans)}
 
 
 def staged(stage: str, sizes: Sizes, device: torch.device) -> Run:

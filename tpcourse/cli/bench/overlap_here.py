@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from tpcourse import timeline
 from tpcourse.cli.bench import overlap_layers
-from tpcourse.cli.bench.overlap_layers import progress_here
 from tpcourse.cli.bench.overlap_variants import (
     FUSED,
     ON_CPU,
@@ -23,6 +22,7 @@ from tpcourse.cli.bench.overlap_variants import (
     allow_symmetric_memory,
 )
 from tpcourse.cli.bench.overlap_ways import captured, far_from, ms_by_way, works
+from tpcourse.cli.bench.ranks_here import progress_here, spans_of_all
 from tpcourse.ranks.timing import device_here
 
 DRAWN = ("serial", "popular", "ring", "peer", FUSED)
@@ -83,16 +83,13 @@ def _errors(calls: dict[str, Call], graphs: dict[str, Any]) -> dict[str, float]:
 
 
 def timelines(kind: str, shape: Shape, device: torch.device) -> list[dict[str, Any]]:
-    """The spans of all ranks for the variants that are drawn, in whole nanoseconds.
+    """The spans of all ranks for the variants that are drawn.
 
     Last of all: on the CPU they come from the ledger, which is in the way of times.
     """
     calls, _ = works({name: call for name, call in Problem(kind, shape, device).calls().items() if name in DRAWN})
     found = []
     for name, call in calls.items():
-        mine = [[*span[:3], *(round(time, 9) for time in span[3:])] for span in timeline.record(call)]
-        ranks: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(ranks, mine)
-        spans = [span for one in ranks for span in one]
+        spans = spans_of_all(timeline.record(call))
         found.append({"kind": kind, "shape": [shape.M, shape.K, shape.N], "variant": name, "spans": spans})
     return found

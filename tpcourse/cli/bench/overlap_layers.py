@@ -16,8 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from tpcourse.cli.bench import tensor_times
-from tpcourse.cli.bench.fresh import progress
 from tpcourse.cli.bench.overlap_ways import captured, far_from, ms_by_way, works
+from tpcourse.cli.bench.ranks_here import progress_here
 from tpcourse.conjugates import gather_scatter_sum, scatter_sum_gather
 from tpcourse.linear import column_linear, row_linear
 from tpcourse.ranks.timing import device_here
@@ -54,12 +54,6 @@ def measure(repeats: int, with_graphs: bool) -> list[dict[str, Any]]:
                             ("mlp_forward", {name: pair[0] for name, pair in steps.items()})):  # fmt: skip
             found.append(_measured(kind, size, calls, numbers, repeats, with_graphs))
     return found
-
-
-def progress_here(text: str) -> None:
-    """Say it once, from the first rank."""
-    if dist.get_rank() == 0:
-        progress(text)
 
 
 def _measured(

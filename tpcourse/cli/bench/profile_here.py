@@ -19,10 +19,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tpcourse.block import GPT, GPTConfig, finish_gradients, gradient_norm
-from tpcourse.cli.bench.overlap_layers import progress_here
 from tpcourse.cli.bench.overlap_ways import tried
+from tpcourse.cli.bench.ranks_here import progress_here
 from tpcourse.cli.bench.tensor_models import _now, reset_peak
-from tpcourse.ranks.timing import device_here
+from tpcourse.ranks.timing import device_here, slowest
 from tpcourse.train import batch, source_tokens
 from tpcourse.wire.torch_calls import all_gather_single, reduce_scatter_single
 
@@ -152,20 +152,13 @@ def _outside() -> int:
 
 def _mode(visits: list[Visit], warm_up: int) -> dict[str, Any]:
     """A mode's figures: times and bytes of the slowest and the fullest rank; losses and norms of the first visit."""
-    ms = _over_ranks([visit["ms"] for visit in visits])  # [visits][steps]
+    ms = slowest([visit["ms"] for visit in visits])  # [visits][steps]
     timed = [sample for visit in ms for sample in visit[warm_up:]]
     found = {"losses": visits[0]["losses"], "norms": visits[0]["norms"], "ms_by_step": ms[0], "ms": median(timed)}
     for kind in ("peak", "outside"):
         has = kind in visits[0]
-        found[f"{kind}_GB"] = median(v[0] for v in _over_ranks([v[kind] for v in visits])) / 1e9 if has else None
+        found[f"{kind}_GB"] = median(v[0] for v in slowest([v[kind] for v in visits])) / 1e9 if has else None
     return found
-
-
-def _over_ranks(numbers: list[list[float]]) -> list[list[float]]:
-    """The largest of all ranks."""
-    table = torch.tensor(numbers, dtype=torch.float64, device=device_here())
-    dist.all_reduce(table, op=dist.ReduceOp.MAX)
-    return table.tolist()
 
 
 def _say(name: str, sizes: dict[str, Any], found: Any) -> None:

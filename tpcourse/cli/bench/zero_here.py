@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tpcourse.cli.bench.fresh import progress
+from tpcourse.cli.bench.ranks_here import progress_here
 from tpcourse.cli.bench.zero_variants import NARROW, VARIANTS, Run, Sizes
 from tpcourse.ranks.timing import device_here
 from tpcourse.train import batch, source_tokens
@@ -163,6 +163,6 @@ def _over_ranks(numbers: Any, device: torch.device, op: Any = dist.ReduceOp.MAX)
 
 def _say(name: str, visit: dict[str, Any], device: torch.device) -> None:
     """What a visit found, at once: a run on GPUs that is cut off has then told something."""
-    if device.type == "cuda" and dist.get_rank() == 0:
+    if device.type == "cuda":
         text = f"{median(visit['ms']):8.1f} ms, peak {visit['peak'] / 1e9:6.2f} GB"
-        progress(f"zero: {name:24} {text}, {visit['num_mallocs']} mallocs, loss {visit['losses'][-1]:.4f}")
+        progress_here(f"zero: {name:24} {text}, {visit['num_mallocs']} mallocs, loss {visit['losses'][-1]:.4f}")
