@@ -491,6 +491,9 @@ for columns in (512, 1024, 4096, 14336):
 # %% tags=["nbval-ignore-output"]
 draw.hidden_by_shape(*draw.recorded_overlap("gather_product"))
 
+# %% [markdown]
+# And of product + scatter-sum:
+
 # %% tags=["nbval-ignore-output"]
 draw.hidden_by_shape(*draw.recorded_overlap("product_scatter"))
 
@@ -580,6 +583,9 @@ from tpcourse import timeline
 
 x, up, down = leaves(T=512 * world_size, D=256, N=512)
 spans = timeline.record(lambda: mlp(x, up, down, "ring").sum().backward())
+
+# %% [markdown]
+# All ranks, on one clock:
 
 # %%
 draw.timeline(ranks["spans"])

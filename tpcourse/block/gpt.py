@@ -74,10 +74,7 @@ class GPT(nn.Module):
     ) -> None:
         super().__init__()
         require_recompute(recompute)
-        if regather and not sequence_parallel:
-            raise ValueError("regather=True gathers tokens again, but sequence_parallel=False splits none: give both")
-        if overlap != "serial" and not sequence_parallel:
-            raise ValueError(f"overlap = {overlap!r} hides tokens' collectives: give sequence_parallel=True too")
+        _require_split(sequence_parallel, regather, overlap)
         self.config, self.tp, self.layouts = config, tp, layouts
         self.forwards = 0  # in training; each draws dropout masks of its own
         self.tokens = Weights(config.V, config.D)
@@ -143,3 +140,11 @@ def fill(
         module, _, last = name.rpartition(".")
         setattr(model.get_submodule(module), last, nn.Parameter(part.to(device, dtype)))
     return shards
+
+
+def _require_split(sequence_parallel: bool, regather: bool, overlap: str) -> None:
+    """Raises: ValueError for what is done with split tokens, where none are."""
+    if regather and not sequence_parallel:
+        raise ValueError("regather=True gathers tokens again, but sequence_parallel=False splits none: give both")
+    if overlap != "serial" and not sequence_parallel:
+        raise ValueError(f"overlap = {overlap!r} hides tokens' collectives: give sequence_parallel=True too")
