@@ -108,7 +108,7 @@ def test_a_mode_that_does_not_run_is_skipped_with_a_word():
 
 
 def test_the_sizes_are_those_that_were_promised():
-    assert [(s["D"], s["F"], s["L"], s["T"], b) for s, b in ON_GPU] == [
+    assert [(s["D"], s["F"], s["L"], s["T"], b) for s, b, _ in ON_GPU] == [
         (512, 1024, 4, 256, 4), (512, 2048, 12, 1024, 8), (4096, 14336, 2, 4096, 2),
     ]  # fmt: skip
 

@@ -18,6 +18,8 @@ VARIANTS = {
     ("scatter", "peer", 4): "peer, 4 pieces",
 }  # fmt: skip
 """Kind, form and pieces -> variant of the bench, where it is not the form's name."""
+NOISE = 1.08
+"""By so much the same form differs from itself in the recorded run, under its own name and as `auto`."""
 
 
 def size_of(kind: str, shape, p: int = 2) -> Size:
@@ -41,13 +43,13 @@ def measured():
 
 
 @pytest.mark.skipif(not measured(), reason="no run on GPUs is recorded")
-def test_what_is_predicted_to_be_the_fastest_was_at_most_5_percent_slower_than_the_fastest_when_measured():
+def test_what_is_predicted_to_be_the_fastest_was_at_most_8_percent_slower_than_the_fastest_when_measured():
     for (kind, shape), ms in measured().items():
         times = predicted_ms(kind, shape)
-        form, pieces = fastest(size_of(kind, shape), True)
+        form, pieces = fastest(size_of(kind, shape), True, is_captured=True)  # as most of the best were measured
         candidates = {VARIANTS.get((kind, *choice), choice[0]) for choice in times}
         best = min(ms[name] for name in candidates if name in ms)
-        assert ms[VARIANTS.get((kind, form, pieces), form)] <= 1.05 * best, (kind, shape, form, pieces)
+        assert ms[VARIANTS.get((kind, form, pieces), form)] <= NOISE * best, (kind, shape, form, pieces)
         assert times["serial", None] == pytest.approx(ms["serial"], rel=0.25)
 
 
@@ -56,6 +58,13 @@ def test_large_products_hide_their_communication_in_shared_memory_and_tiny_ones_
     large, tiny = predicted_ms(kind, (8192, 8192, 8192)), predicted_ms(kind, (256, 512, 512))
     assert min(large, key=large.__getitem__)[0] == "peer"
     assert min(tiny, key=tiny.__getitem__) == ("serial", None)
+
+
+def test_where_the_cpu_launches_longer_than_the_gpu_computes_only_a_captured_graph_hides():
+    narrow, wide = size_of("gather", (8192, 512, 1024)), size_of("gather", (8192, 8192, 14336))
+    assert fastest(narrow, True) == ("serial", None)
+    assert fastest(narrow, True, is_captured=True)[0] == "peer"
+    assert fastest(wide, True) == fastest(wide, True, is_captured=True) == ("peer", None)
 
 
 def test_what_cannot_be_hidden_is_predicted_as_exposed():

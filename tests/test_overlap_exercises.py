@@ -175,3 +175,43 @@ def test_the_time_of_an_answer_is_taken_beside_the_product_alone_and_one_after_t
     assert all(set(row) == {"alone", "serial", "answer"} and min(row.values()) > 0 for row in found)
     rows = [tuple(row.values()) for row in found]
     assert rows[0] == rows[1] and rows[2] == rows[3], "the slowest rank's, on all of a group"
+
+
+TIMED_ON_A_GPU = """
+from tpcourse.check import rank_side
+from tpcourse.check.lesson08 import rank_answer
+
+outcome = rank_side.Outcome(device="cuda")
+made = {"x": torch.randn(8, 4), "weight": torch.randn(6, 4), "bias": torch.randn(6)}
+small = rank_answer.Large((*made.values(),), lambda: None, lambda: None)
+probe = lambda: rank_answer.run(ring_gather_product, made, [tp], outcome, lambda tp: small)
+rank_side.record(outcome, probe, {})
+calls, taken = [event.op for event in outcome.events], set(outcome.facts["times"])
+"""
+
+
+def test_the_calls_that_take_the_time_of_an_answer_are_not_counted_as_the_answer_s(ranks):
+    ranks.run_cell(solution("ring_gather_product") + TIMED + TIMED_ON_A_GPU)
+    assert [sorted(set(calls)) for calls in ranks["calls"]] == [["recv", "send"]] * 4
+    assert [len(calls) for calls in ranks["calls"]] == [2] * 4
+    assert ranks["taken"] == [{"answer", "alone", "serial"}] * 4
+
+
+LATE = """
+import time
+from tpcourse.check.lesson08.rank_answer import Large, times
+
+calls = []
+def late(x, tp):
+    calls.append(x)
+    time.sleep(0.2 if rank == 0 else 0)
+
+short = Large((torch.ones(2),), lambda: None, lambda: time.sleep(0.001))
+found = times(late, world, short)
+"""
+
+
+def test_an_answer_that_takes_for_ever_is_timed_once_on_all_ranks(ranks):
+    ranks.run_cell(LATE)
+    assert [len(calls) for calls in ranks["calls"]] == [2] * 4
+    assert all(0.2 <= found["answer"] < 5 for found in ranks["found"])

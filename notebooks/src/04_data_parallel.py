@@ -452,7 +452,7 @@ draw.bucket_curve(curves | draw.recorded("data"))
 
 # %% [markdown]
 # On GPUs small buckets pay for every call: 709 of them take more of the processor's time than the step. One bucket for all leaves when
-# backward is over, and all of it is exposed. Over NVLink that is 2 ms of 53, over a link of a tenth of its speed it would be a third of
+# backward is over, and all of it is exposed. Over NVLink that is 3 ms of 100, over a link of a tenth of its speed it would be a fifth of
 # the step. In between the curve is flat, which is why one default, 25 MB, serves nearly everybody. On a CPU the ranks' messages need
 # the same processors as their backward, so there is little to hide behind and few calls win.
 

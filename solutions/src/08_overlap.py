@@ -11,7 +11,7 @@
 # - A check runs your function on groups of 2, 3 and 4 ranks where there are as many, with new float64 inputs each time. It compares values with one
 #   device, and then looks at the **order** in which products, calls and waits begin: never at the clock of a CPU. It also sees when memory is read before
 #   what comes into it was waited for, or written while it is being sent, however lucky the values are.
-# - On GPUs it measures E as well, at the size of a large model. On a CPU that line stays open.
+# - On GPUs it measures E as well, at a size at which there is much to hide, in float64 (section 2 of the lesson says why). On a CPU that line stays open.
 
 # %% [markdown]
 # The ranks, and the checks. Run this cell first; it returns the ranks that are running already, if there are any.

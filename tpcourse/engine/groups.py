@@ -26,6 +26,7 @@ SETTINGS = {
     "nccl": {
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",  # torch would end the process
         "TORCH_NCCL_ENABLE_MONITORING": "0",
+        "TORCH_NCCL_HIGH_PRIORITY": "1",  # else a product that is launched beside a collective takes the GPU first
         "TORCH_NCCL_SHOW_EAGER_INIT_P2P_SERIALIZATION_WARNING": "false",
     },
 }

@@ -1,8 +1,10 @@
 """Which form `auto` means: the one with the shortest predicted time.
 
 A form hides communication only where there is a product to hide it under, and costs launches and smaller products. So
-below some size, and where communication takes longer than what it could hide under, the plain way is the fastest. The
-constants were fitted to `tpcourse bench overlap` on two H200; other GPUs have others.
+below some size, and where communication takes longer than what it could hide under, the plain way is the fastest. A
+GPU also waits for the CPU that launches its work, and forms that hide have more to launch: only a captured graph does
+not pay for that. The constants were fitted to `tpcourse bench overlap` and `profile` on two H200; other machines have
+others.
 """
 
 from __future__ import annotations
@@ -32,6 +34,8 @@ ADDED_BYTES_PER_S = 1e12
 """Speed of adding one array to another."""
 LAUNCH_S = {"serial": 0.0, "ring": 60e-6, "peer": 20e-6}
 """What a form costs whatever the size: its launches and streams."""
+CPU_S = {"serial": 0.25e-3, "ring": 0.6e-3, "peer": 0.65e-3}
+"""What the CPU is busy for with a form's launches, whatever the size."""
 PART_S = 6e-6
 """What each part of a product costs: its launch, its signal, and the multiprocessors that are idle as it ends."""
 SPLIT = 1.01
@@ -59,7 +63,8 @@ def chosen(kind: str, how: How, x: Tensor, weight: Tensor, tokens: Tokens) -> Ho
         return how._replace(form="serial")  # a CPU's cores carry the messages too: nothing is hidden
     num_rows = x.shape[: tokens.dim].numel() * sum(tokens.num_rows(x))
     size = Size(kind, num_rows, weight.shape[1], weight.shape[0], x.dtype, len(tokens.sizes))
-    form, pieces = fastest(size, reach_each_other(tokens.tp, x.device))
+    is_captured = torch.cuda.is_current_stream_capturing()
+    form, pieces = fastest(size, reach_each_other(tokens.tp, x.device), is_captured)
     return how._replace(form=form, pieces=how.pieces or pieces)
 
 
@@ -75,10 +80,15 @@ class Size(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def fastest(size: Size, has_peers: bool) -> Choice:
-    """The choice with the shortest predicted time."""
+def fastest(size: Size, has_peers: bool, is_captured: bool = False) -> Choice:
+    """The choice with the shortest predicted time: the GPU's, or, outside a captured graph, the CPU's if longer."""
     choices = [choice for choice in CHOICES[size.kind] if has_peers or choice[0] != "peer"]
-    return min(choices, key=lambda choice: predicted_s(size, *choice))
+
+    def seconds(choice: Choice) -> tuple[float, float]:
+        on_gpu_s, on_cpu_s = predicted_s(size, *choice), 0.0 if is_captured else CPU_S[choice[0]]
+        return max(on_gpu_s, on_cpu_s), on_gpu_s
+
+    return min(choices, key=seconds)
 
 
 def predicted_s(size: Size, form: str, pieces: int | None) -> float:

@@ -42,6 +42,7 @@ def _rank(rank: int, p: int, backend: str, folder: str, module: str, name: str, 
     import torch.distributed as dist
 
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo0" if sys.platform == "darwin" else "lo")
+    os.environ.setdefault("TORCH_NCCL_HIGH_PRIORITY", "1")  # as the course's ranks have it
     device = torch.device("cuda", rank) if backend == "nccl" else None
     if device is not None:
         torch.cuda.set_device(device)

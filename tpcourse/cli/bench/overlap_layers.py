@@ -122,20 +122,11 @@ def _pair(forward: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, weights: l
     def both() -> Tensor:
         for tensor in (x, *weights):
             tensor.grad = None
-        waited(forward(x)).backward(dy)
+        tensor_times.waited(forward(x)).backward(dy)
         assert x.grad is not None
-        return waited(x.grad)
+        return tensor_times.waited(x.grad)
 
-    return lambda: waited(forward(x)).detach(), both
-
-
-def waited(y: Tensor) -> Tensor:
-    """The same tensor, once it is there: torch's layers return one that waits when it is read, and nobody reads it."""
-    from torch.distributed._functional_collectives import AsyncCollectiveTensor
-
-    if isinstance(y, AsyncCollectiveTensor):
-        y.wait()
-    return y
+    return lambda: tensor_times.waited(forward(x)).detach(), both
 
 
 def _ours(n: Numbers, form: str, x: Tensor) -> Tensor:

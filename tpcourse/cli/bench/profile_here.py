@@ -36,9 +36,9 @@ MODES: dict[str, dict[str, Any]] = {
 SMALL: dict[str, Any] = {"D": 512, "H": 8, "F": 1024, "L": 4, "T": 256}
 MIDDLE: dict[str, Any] = {"D": 512, "H": 8, "F": 2048, "L": 12, "T": 1024}
 LARGE: dict[str, Any] = {"D": 4096, "H": 32, "F": 14336, "L": 2, "T": 4096}
-ON_GPU = ((SMALL, 4), (MIDDLE, 8), (LARGE, 2))
-"""Sizes, and sequences of a batch."""
-ON_CPU = (({"D": 24, "H": 4, "F": 48, "L": 2, "T": 16}, 2),)
+ON_GPU = ((SMALL, 4, 3), (MIDDLE, 8, 1), (LARGE, 2, 1))
+"""Sizes, sequences of a batch, and visits a round: short steps are the launching CPU's, whose time varies."""
+ON_CPU = (({"D": 24, "H": 4, "F": 48, "L": 2, "T": 16}, 2, 1),)
 STYLE: dict[str, Any] = {"V": 256, "mlp": "gelu", "norm": "layer", "bias": True, "rotary": False}
 WARM_UP, STEPS, ROUNDS = 5, 25, 3
 EXACT_STEPS = 3  # in float32, whose losses and norms must agree to many digits
@@ -53,8 +53,11 @@ def measure_here(num_rounds: int | None = None) -> dict[str, Any]:
     warm_up, num_steps, usual = (WARM_UP, STEPS, ROUNDS) if on_gpu else (1, 4, 1)
     _meet(device)
     gc.freeze()  # what is here now stays, so that letting go of a visit is quick
-    lengths = (warm_up, num_steps, num_rounds or usual)
-    sizes = [_size(size, number, *lengths) for size, number in (ON_GPU if on_gpu else ON_CPU)]
+    num_rounds = num_rounds or usual
+    sizes = [
+        _size(size, number, warm_up, num_steps, num_rounds * visits)
+        for size, number, visits in (ON_GPU if on_gpu else ON_CPU)
+    ]
     gc.unfreeze()
     return {
         "backend": dist.get_backend(),

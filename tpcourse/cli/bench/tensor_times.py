@@ -71,9 +71,18 @@ def _step(forward: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, weights: l
     def step() -> None:
         for tensor in (x, *weights):
             tensor.grad = None
-        forward(x).backward(dy)
+        waited(forward(x)).backward(dy)
 
     return step
+
+
+def waited(y: Tensor) -> Tensor:
+    """The same tensor, once it is there: torch's layers return one that waits when it is read, and nobody reads it."""
+    from torch.distributed._functional_collectives import AsyncCollectiveTensor
+
+    if isinstance(y, AsyncCollectiveTensor):
+        y.wait()
+    return y
 
 
 def _random(*shape: int) -> Tensor:
