@@ -54,8 +54,8 @@ PLANS = (
         ("Week 1", [("00", ()), ("01", ())]),
         ("Week 2", [("02", ()), ("03", ())]),
         ("Week 3", [("04", ("mean_gradients", "bucketed_gradients"))]),
-        ("Week 4", [("05", ("column_product", "row_product"))]),
-        ("Week 5", [("06", ()), ("07", ())]),
+        ("Week 4", [("05", ("column_product",)), ("06", ())]),
+        ("Week 5", [("07", ()), ("08", ())]),
     ], at_home=True),
 )  # fmt: skip
 
