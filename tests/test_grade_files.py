@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 import zipfile
 
 import pytest
@@ -73,6 +74,18 @@ def test_files_that_are_too_large_or_broken_are_told(tmp_path):
     found = {one.student: one for one in find(tmp_path)}
     assert "clear its outputs" in found["large"].problem and "zip cannot be read" in found["broken"].problem
     assert found["caf\ufffd"].data == BYTES
+
+
+def test_of_sixty_large_notebooks_of_one_student_one_is_held_in_memory(tmp_path):
+    """A small zip can hold gigabytes."""
+    with zipfile.ZipFile(tmp_path / "ann_05.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(60):
+            archive.writestr(f"ann/{number}/05_a.ipynb", b" " * (1 << 20))
+    tracemalloc.start()
+    (found,) = find(tmp_path / "ann_05.zip")
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.student == "ann" and peak_bytes < 10 << 20
 
 
 def test_the_newest_of_several_notebooks_counts_and_the_others_are_named(tmp_path):

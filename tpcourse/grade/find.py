@@ -7,7 +7,7 @@ import re
 import stat
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePosixPath
 
 MOST_BYTES = 20 << 20
@@ -39,20 +39,25 @@ def find(place: Path) -> list[Submission]:
     """
     if not place.exists():
         raise ValueError(f"there is no {place}")
-    found = list(_in_zip(place, ())) if place.is_file() else list(_in_folder(place))
-    chosen: dict[tuple[str, str], list[Submission]] = {}
-    for one in found:
-        chosen.setdefault((one.student, one.lesson), []).append(one)
+    chosen: dict[tuple[str, str], list[Submission]] = {}  # the newest first, the others without their bytes
+    for one in _in_zip(place, ()) if place.is_file() else _in_folder(place):
+        last, *others = sorted([*chosen.get((one.student, one.lesson), []), one], key=_age)[::-1]
+        chosen[one.student, one.lesson] = [last, *(replace(other, data=b"") for other in others)]
     return [_newest(several) for _, several in sorted(chosen.items())]
 
 
+def _age(one: Submission) -> tuple[bool, float, str]:
+    """Sorts the newest to the end; what cannot be read comes before all."""
+    return not one.problem, one.changed, one.name
+
+
 def _newest(several: list[Submission]) -> Submission:
-    last = max(several, key=lambda one: (not one.problem, one.changed, one.name))
-    if len(several) == 1:
+    last, *others = several
+    if not others:
         return last
-    names = ", ".join(sorted(one.name for one in several if one is not last))
+    names = ", ".join(sorted(one.name for one in others))
     note = f"There were {len(several)} notebooks; {last.name} is the newest and was graded, not {names}."
-    return Submission(**{**vars(last), "notes": (*last.notes, note)})
+    return replace(last, notes=(*last.notes, note))
 
 
 def _in_folder(place: Path) -> Iterator[Submission]:
