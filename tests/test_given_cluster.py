@@ -53,6 +53,12 @@ def test_a_cluster_that_was_not_started_is_told_so(tmp_path):
         start_ranks(cluster=cluster)
 
 
+def test_ranks_that_are_running_are_not_taken_for_those_of_a_cluster(shared_ranks):
+    with pytest.raises(ValueError, match=r"already has 4 ranks .*; call ranks.stop\(\) first to start .* on that cluster"):
+        start_ranks(cluster="class")
+    assert start_ranks() is shared_ranks
+
+
 def test_an_engine_without_the_course_is_told_what_it_needs():
     error = RuntimeError()
     error.ename, error.evalue = "ModuleNotFoundError", "No module named 'tpcourse'"
@@ -75,6 +81,7 @@ def test_a_running_profile_s_engines_become_ranks_and_their_engines_outlive_them
         (home / "security").symlink_to(other.session.folder / "security")
         for _ in range(2):
             ranks = start_ranks(cluster="class", backend="gloo")
+            assert start_ranks(cluster="class") is ranks
             ranks.run_cell("x = torch.ones(1); dist.all_reduce(x); x = x.item()")
             print(ranks["x"], flush=True)
             try:

@@ -143,7 +143,7 @@ def start_ranks(
     check_arguments(n, backend, patience)
     backend = _with_devices(devices, n, backend, cluster)
     if running():
-        return _same(running()[0], n, backend, patience, devices)
+        return _same(running()[0], n, backend, patience, cluster, devices)
     magic.register(running)
     ranks = _start(n, backend or os.environ.get("TPCOURSE_BACKEND"), patience, cluster, devices)
     running().append(ranks)
@@ -204,14 +204,15 @@ def _start_here(
 
 
 def _same(
-    ranks: Ranks, n: int | None, backend: str | None, patience: float, devices: Sequence[Device] | None
+    ranks: Ranks, n: int | None, backend: str | None, patience: float, given: Any, devices: Sequence[Device] | None
 ) -> Ranks:
     """The running ranks, if they are what was asked for."""
     picked = devices is not None and list(devices) != ranks.cluster.devices
-    if n not in (None, len(ranks)) or backend not in (None, ranks.backend) or picked:
+    elsewhere = given is not None and given != ranks.cluster.given
+    if n not in (None, len(ranks)) or backend not in (None, ranks.backend) or picked or elsewhere:
+        place = "that cluster" if elsewhere else f"devices {devices}" if picked else backend or ranks.backend
         raise ValueError(
-            f"this notebook already has {ranks}; call ranks.stop() first to start {n or len(ranks)} ranks "
-            f"on {f'devices {devices}' if picked else backend or ranks.backend}"
+            f"this notebook already has {ranks}; call ranks.stop() first to start {n or len(ranks)} ranks on {place}"
         )
     ranks.patience = float(patience)
     return ranks

@@ -20,6 +20,8 @@ START_TIMEOUT_S = 90.0
 class Cluster:
     """Engines in rank order, and how to call them."""
 
+    given: Any = None  # what the caller passed, if somebody else started the engines
+
     def __init__(self, client: Any) -> None:
         self.client = client
         self.ids: list[int] = []

@@ -20,6 +20,7 @@ class GivenCluster(Cluster):
     """Ranks ordered by host; they meet on a store of rank 0's host. Whoever started the engines ends them."""
 
     def __init__(self, cluster: Any) -> None:
+        self.given = cluster
         self.gpus: list[int] = []
         self.addresses: list[list[str]] = []
         self.expected = getattr(cluster, "n", None)
