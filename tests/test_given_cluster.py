@@ -54,7 +54,7 @@ def test_a_cluster_that_was_not_started_is_told_so(tmp_path):
 
 
 def test_ranks_that_are_running_are_not_taken_for_those_of_a_cluster(shared_ranks):
-    with pytest.raises(ValueError, match=r"already has 4 ranks .*; call ranks.stop\(\) first to start .* on that cluster"):
+    with pytest.raises(ValueError, match=r"has 4 ranks .*; call ranks.stop\(\) first to start 4 ranks on that cluster"):
         start_ranks(cluster="class")
     assert start_ranks() is shared_ranks
 
