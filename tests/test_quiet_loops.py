@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from datetime import timedelta
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from rig import run_ranks
 
-from tpcourse.engine.quiet import Loops
+from tpcourse.engine.quiet import Loops, _sockets
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at this process in /proc")
 
@@ -58,3 +59,19 @@ def _outlives_time_out(rank, group):
 
 def test_a_call_that_times_out_in_a_quieted_group_does_not_end_the_process():
     assert run_ranks(_outlives_time_out, 2) == [2.0, 2.0]
+
+
+def _blocking(rank, group):
+    """Which sockets of a quieted group would stop the thread that reads them."""
+    loops = Loops()
+    pair = loops.watching(dist.new_group)
+    ((_, own),) = loops.loops
+    loops.quiet([pair])
+    numbers = [number for loop in own for number in _sockets(loop)]
+    dist.barrier(group)
+    return len(numbers), [number for number in numbers if os.get_blocking(number)]
+
+
+def test_a_loop_that_is_about_to_read_as_it_is_quieted_does_not_stop_with_its_lock_held():
+    for count, blocking in run_ranks(_blocking, 2):
+        assert count and not blocking
