@@ -36,8 +36,8 @@ class Loops:
         """Let the loops of these groups sleep. They are never used again, and must stay alive.
 
         Trap: gloo ends the process if it cannot take a socket out of its loop, as it does when a call times out. So
-        every socket is replaced under its number by one on which nothing ever happens: nobody closes these. Nor does one
-        block: the loop may be about to read what just came, with a lock in its hand.
+        every socket is replaced under its number by one on which nothing ever happens, which nobody closes and which
+        does not block: the loop may be about to read what just came, with a lock in its hand.
         """
         for group, loops in self.loops:
             if any(group is left for left in groups):
