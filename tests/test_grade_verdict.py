@@ -148,5 +148,16 @@ def test_pages_show_the_misconception_and_nothing_of_a_student_as_html(tmp_path)
     assert "1×</b> why &amp; why" in (tmp_path / "index.html").read_text()
 
 
+def test_failures_that_differ_in_sizes_alone_count_together_on_the_page_of_the_class(tmp_path):
+    grades = []
+    for number in (3, 4):
+        text = f"at {number} ranks, B = {number}, F = 9 it did not end; in ranks of the world: rank {number} waits"
+        axes = [{"axis": "values", "state": "failed", "text": text}]
+        grades.append(some_grade(f"student {number}"))
+        grades[-1].results[0] = verdict.Result(NAMES[0], "Columns", 2, axes=axes)
+    pages.write_pages(tmp_path, grades, LESSONS)
+    assert "2×</b> values: it did not end</li>" in (tmp_path / "index.html").read_text()
+
+
 def test_points_of_the_lesson_are_those_of_its_check_cells():
     assert sum(exercise.points for exercise in LESSON.exercises) == ALL

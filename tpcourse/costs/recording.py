@@ -41,12 +41,19 @@ def recorded_link(folder: Path = FOLDER) -> dict[str, Any]:
 
 
 def recorded_links(folder: Path = FOLDER) -> dict[str, Link]:
-    """The shaped cables as links, by the names of their rates."""
+    """The shaped cables as links, by the names of their rates; and NVLink, where collectives were recorded over it."""
     source = "tpcourse bench link: all-reduces of gloo over TCP between two hosts, fitted as a ring's"
-    return {
+    found = {
         name: Link(name, one["alpha_s"], one["bytes_per_s"], source)
         for name, one in recorded_link(folder).items()
     }
+    path = folder / "collectives.json"
+    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"machine": {}}
+    if any(link.startswith("NV") for link in content["machine"].get("links", ())):
+        fit, machine = content["figures"]["fits"]["all_reduce"], _name(content["machine"], content["figures"])
+        source = f"tpcourse bench collectives: all-reduces on {machine}, fitted as a ring's"
+        found["NVLink"] = Link("NVLink", fit["alpha_s"], 1 / fit["beta_s_per_byte"], source)
+    return found
 
 
 def _name(machine: dict[str, Any], figures: dict[str, Any]) -> str:

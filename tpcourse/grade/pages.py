@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from html import escape
 from pathlib import Path
+from textwrap import shorten
 
 from tpcourse.authoring.build import write
 from tpcourse.check.report import BLOCKED, FAILED, NOT_STARTED, PASSED
@@ -18,6 +19,7 @@ from tpcourse.grade.verdict import Result
 MARKS = {PASSED: "✓", FAILED: "✗", BLOCKED: "–", NOT_STARTED: "○"}
 WORDS = {PASSED: "passed", FAILED: "failed", BLOCKED: "blocked (needs a GPU)", NOT_STARTED: "not started"}
 SECURE = "default-src 'none'; style-src 'unsafe-inline'"
+CASE = re.compile(r"\s*\(?at \d+ ranks(, \w+ = [^,;)\s]+)*\)?")
 OFTEN = 3  # misconceptions shown of an exercise
 
 
@@ -153,10 +155,17 @@ def _bar(results: list[Result]) -> str:
 
 
 def _in_short(result: Result) -> str:
-    """Why it failed where no misconception was recognised: the first axis that failed, else the last line said."""
-    failed = [f"{axis['axis']}: {axis['text']}" for axis in result.axes if axis["state"] == FAILED]
+    """Why it failed where no misconception was recognised: the first axis that failed, else the last line said.
+
+    Without sizes and ranks, which are others for each student: what is alike counts together.
+    """
+    failed = [f"{axis['axis']}: {_alike(_flowing(axis['text']))}" for axis in result.axes if axis["state"] == FAILED]
     lines = [line for line in result.feedback.splitlines() if line.strip()]
-    return (failed or lines[-1:] or ["no feedback"])[0][:160]
+    return shorten((failed or lines[-1:] or ["no feedback"])[0], 160, placeholder=" ...")
+
+
+def _alike(text: str) -> str:
+    return CASE.sub("", text).partition(";")[0].strip()
 
 
 def _everybody(grades: list[Grade]) -> str:
