@@ -5,6 +5,7 @@ It ends with the grader. It has one thread, no settings of the user's, and no mo
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -94,6 +95,8 @@ def serve() -> None:
     for name in (*server.PRELOAD, *server.LATER, *LATER, *_course()):
         importlib.import_module(name)
     del sys.modules["debugpy"]
+    gc.collect()
+    gc.freeze()  # else each child's collector writes to all that it shares with the others
     control = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     while os.getppid() != 1:

@@ -7,6 +7,7 @@ The server stays single-threaded and never touches CUDA, so that forking it is s
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -100,6 +101,8 @@ class Server:
         importlib.import_module(name)
         if sys.modules.get("debugpy", self) is None:
             del sys.modules["debugpy"]
+        if not self.to_import:
+            gc.collect()
 
     def accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
@@ -138,6 +141,7 @@ class Server:
 
     def fork(self, session: Session, run: Callable[[str], None], place: dict[str, Any]) -> int:
         """Fork a child of the session's process group that becomes what `run` makes of it."""
+        gc.freeze()  # else each child's collector writes to all that it shares with the others
         pid = os.fork()
         if pid:
             session.group = session.group or pid
