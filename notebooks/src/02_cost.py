@@ -324,8 +324,9 @@ assert (fits_up_to["NVLink 4"], fits_up_to["PCIe 5"], fits_up_to["400 Gb/s"], fi
 
 # %% [markdown]
 # ## 7. Out of the node
-# Figures on paper are not a network. Two hosts, a cable between them, shaped to 10 and to 1 Gb/s, a rank on each: a small GPT was trained over it in two
-# ways. Tensor parallel ranks share each product; data parallel ranks (lesson 04) each take half of the batch and sum their gradients once a step.
+# Figures on paper are not a network. One machine plays two hosts, a rank on each, with a cable between them that is shaped to 10 and to 1 Gb/s: a small
+# GPT was trained over it in two ways. Tensor parallel ranks share each product; data parallel ranks (lesson 04) each take half of the batch and sum
+# their gradients once a step.
 #
 # **Let $r$ be the time of a step's collectives over the time that it computes. Now every step gets sixteen times as many tokens. Whose $r$ falls
 # and falls: tensor's, data's or both?**
@@ -341,15 +342,16 @@ cables = costs.recorded_link()
 draw.link_share({name: cables[name] for name in ("10 Gb/s", "1 Gb/s")})
 
 # %% [markdown]
-# Data's. It sends its gradients once, however many tokens were in the step. Tensor parallelism sends the activations of every token: its $r$
-# loses what $\alpha$ was in it, and stays where the bytes hold it. The
-# parameters cancel in one ratio, the tokens in the other:
+# Data's. It sends its gradients once, however many tokens were in the step: its $r$ falls eight to ten times on both cables. Tensor parallelism sends the
+# activations of every token. On the faster cable, where $\alpha$ was most of it, its $r$ falls too, until only bytes are left; on the slower one it does
+# not fall. (10 Gb/s were not reached: two cores that copy for TCP get 4.6.) The parameters cancel in one ratio, the tokens in the other:
 #
 # $$r_{data} = \frac{2F(p-1)}{3\,p\,M\,B} \qquad r_{tensor} = \frac{4F(p-1)}{B\,(N_1 + N_2 + K_1 + K_2)}$$
 #
-# So a slow link can be outwaited with a larger batch by data parallelism, and by tensor parallelism it cannot. These ranks were CPU cores. An H100
-# multiplies ten thousand times as fast and would wait at the same cable ten thousand times as long for each product; put the cables' measured
-# $\beta$ beside NVLink's, which was measured between two H200 and has two thirds of what the paper says:
+# The first is of a whole step, with $M$ tokens a rank. The second is of forward, with $N_1, N_2$ the widths that are split by columns and $K_1, K_2$ those
+# by rows; backward has as many collectives and twice the products, so of a whole step it is two thirds. So a slow link can be outwaited with a larger batch by data parallelism, and by tensor
+# parallelism it cannot. These ranks were CPU cores. An H100 multiplies ten thousand times as fast: the same wait is as long as ten thousand times as
+# many products. Put the cables' measured $\beta$ beside NVLink's, which was measured between two H200 and has two thirds of what the paper says:
 
 # %%
 links = costs.recorded_links()
@@ -362,7 +364,7 @@ draw.link_ratios(
 
 # %% [markdown]
 # "Tensor parallelism only inside a node." **Verdict:** right for the links between most nodes, and a ratio, not a law. Over NVLink eight ranks talk for
-# less time than they multiply; over a measured 10 Gb/s two of them would talk for dozens of times as long, whatever the batch. Where nodes are joined
+# less time than they multiply; over the faster of these cables two of them would talk for dozens of times as long, whatever the batch. Where nodes are joined
 # by links as fast as NVLink it is a matter of taste again. Across slow links use data parallelism, and give each rank enough tokens:
 
 # %%

@@ -124,7 +124,7 @@ draw.timelines({"one after the other": (apart, 0.0), "together": (together, E)})
 #
 # $$E = 1 - \frac{T_\text{overlap} - T_\text{product}}{T_\text{serial} - T_\text{product}}$$
 #
-# $E = 1$ is as fast as if nothing were sent, 0 is as slow as one after the other, and below 0 you had better left it. Here a real one: a
+# $E = 1$ is as fast as if nothing were sent, 0 is as slow as one after the other, and below 0 you had better leave it. Here a real one: a
 # gather beside a product of other numbers.
 
 # %%
@@ -172,11 +172,12 @@ hidden(took["overlapped"], took["product"], took["serial"])
 # On a CPU the figure can be anything: the thread that sends and the threads that multiply want the same cores, so nothing that follows is
 # judged by a CPU's clock, and in the exercises E stays `blocked` there.
 #
-# On GPUs it is often near 0 here, though the gather begins first. A kernel of a bfloat16 product holds all multiprocessors from its first number
-# to its last, and NCCL's kernel, when it comes second, finds none free. On two H200 (torch 2.11, NCCL 2.28) we measured E between -0.1 and 0.1 for
-# products like this one; in float64, whose kernels end block by block, 0.2, and 0.7 once NCCL's kernels go first where a block ends. Your
-# ranks have set that (`TORCH_NCCL_HIGH_PRIORITY=1`), and the exercises are timed in float64. Section 3 has a carrier that needs no
-# multiprocessor. What is the same on every machine is the order.
+# On GPUs it is often near 0 here, though the program begins the gather first. Both wait for the call before, and the product, next in a queue that is
+# running, can start before NCCL's kernel, which hears of it from another stream. A kernel of a bfloat16 product then holds all multiprocessors to
+# its end, and NCCL's finds none free. On two H200 (torch 2.11, NCCL 2.28) we measured E between -0.1 and 0.1 for products like this one; in
+# float64, whose kernels end block by block, 0.2, and 0.7 once NCCL's kernels go first where a block ends. Your ranks have set that
+# (`TORCH_NCCL_HIGH_PRIORITY=1`), and the exercises are timed in float64. Section 3 has a carrier that needs no multiprocessor. What is the
+# same on every machine is the order.
 
 # %% tags=["check"]
 assert E == -0.2 and covered(together) == {0: 1.0} and covered(apart) == {0: 0.0}
@@ -284,8 +285,9 @@ from tpcourse.overlap import peer
 show_source(peer.arriving)
 
 # %% [markdown]
-# All four, recorded on two GPUs. The spans are those of one call under the profiler, so its launches show as gaps. The title of each part
-# has both numbers: what is covered in the picture, and what is hidden by the clock, with calls back to back.
+# All four, recorded on two GPUs. The spans are those of one call under the profiler, so its launches and waits show. E is by the clock, with calls
+# back to back, and the better of two: kernels launched one by one, or all at once as a captured CUDA graph. Launched one by one, the ring's E was 0.1.
+# So the two numbers in a title are of two runs, and E may be the larger one.
 
 # %% tags=["nbval-ignore-output"]
 names = ("serial", "popular", "ring", "peer")
@@ -332,7 +334,7 @@ draw.order([one["ring"] for one in ranks["scatters"]])
 
 # %% [markdown]
 # Others' tokens first: what is for other ranks must leave, what is for this rank may wait. The sum for rank $c$ starts on rank $c + 1$ and goes
-# round, and each rank adds its product to it, in the product's own epilogue, at no cost. But such a product needs the sum that it adds to.
+# round, and each rank adds its product to it as the product ends, with no pass of its own. But such a product needs the sum that it adds to.
 # Passed on in one piece, it would be under way while everybody waits for it:
 
 # %%
@@ -376,7 +378,8 @@ recorded = {name: draw.recorded_spans("product_scatter", name) for name in names
 draw.timelines(recorded, "product + scatter")
 
 # %% [markdown]
-# Covered, by order: nothing, all, and all but the last.
+# Covered, by order: nothing of `serial`, all of `ring`, and all but the last reduce of `popular`. In the picture hardly any of that one is: its first
+# reduce was begun behind the first product, and found no multiprocessor before the second one ended.
 
 # %% tags=["check"]
 found = shares(ranks["scatters"])
@@ -429,7 +432,7 @@ draw.order(ranks["prefetched"])
 # %% [markdown]
 # The rule of section 1 once more. A gradient leaves under the backward of the layers before it, and a layer's weights come under the layer
 # before. What has nothing beside it is exposed on any machine: the last bucket, behind which no product is left, and the first gather each
-# way, before which there was none. So the last bucket should be small: it has the first layers, such as a large embedding.
+# way, before which there was none. So the last bucket should be small. That is hard where it holds a large embedding.
 #
 # What is exposed in time, recorded on two GPUs for a model of 8 layers and $D$ = 2048, with 4,096 tokens a rank:
 
@@ -437,8 +440,9 @@ draw.order(ranks["prefetched"])
 draw.exposed_times(*draw.recorded_exposed())
 
 # %% [markdown]
-# Little is hidden, though the order is right: a GPU is done with such layers about as fast as the CPU can launch them, and a call that is
-# launched late has nothing left beside it. In lesson 04's recording, with four times the tokens, all but 5 % is hidden.
+# Little is hidden, though the order is right: 0.04 for our buckets, 0.12 with prefetch, 0.38 for torch's DDP. Torch's `fully_shard` takes more
+# than twice as long as sending nothing, so what counts here may be the launches and not the link. In lesson 04's recording, with four times the
+# tokens, backward's end waits for 5 % of the communication. By the clock half of it is paid all the same. Covered, once more, is not hidden.
 #
 # `gather_product` and `product_scatter` do the same in their own backward, and each is the other's: the gradient of a gather is a scatter-sum.
 # So is all of it still one device's answer? The whole MLP, with rings, and gathered again in backward:
@@ -478,23 +482,24 @@ check.same(ranks, "ring_mlp", one_device_mlp, compared, **how)
 my_guess = ...
 
 # %% [markdown]
-# $r$ of lesson 02 for bfloat16 at 740 TFLOP/s and 280 GB/s, which is what two H200 reach, and the bound of section 3:
+# $r$ of lesson 02 for bfloat16 at 700 TFLOP/s and 245 GB/s, about what each of two H200 reaches with large arrays, and the bound of section 3:
 
 # %%
 from tpcourse import costs
 
 bounds = {}
 for columns in (512, 1024, 4096, 14336):
-    r = costs.overlap_ratio(2, columns, 740e12, 280e9)
+    r = costs.overlap_ratio(2, columns, 700e12, 245e9)
     bounds[columns] = min(1.0, 1 / (2 * r))
     print(f"{columns:6,} columns a rank: r = {r:.2f}, E at most {bounds[columns]:.2f}")
 
 # %% [markdown]
-# The number of tokens is not in it. The width that a rank is left with is. A narrow product is over before its tokens have come, and twice as
-# many ranks leave each half as many columns. And $r$ knows nothing of what overlap itself costs: a product in $p$ parts is slower than a whole
-# one, each part is a launch, and each message a start. So there is a size below which the plain way wins, and the tokens are in that.
+# The number of tokens is not in it, as long as there are many. The width that a rank is left with is. A narrow product is over before its tokens have
+# come, and twice as many ranks leave each half as many columns. And $r$ knows nothing of what overlap itself costs: a product in $p$ parts is slower
+# than a whole one, each part is a launch, and each message a start. So there is a size below which the plain way wins, and the tokens are in that.
 #
-# Measured, by shape: E of each way to do it, on two GPUs.
+# Measured, by shape: E of each way to do it, on two GPUs, launched one by one or as a graph, whichever is faster. `auto` chooses among ours, see
+# below; `torch's fused` is torch's own operator. A little above 1 is noise: where little can be won, a few microseconds make a large E.
 
 # %% tags=["nbval-ignore-output"]
 draw.hidden_by_shape(*draw.recorded_overlap("gather_product"))
@@ -506,10 +511,12 @@ draw.hidden_by_shape(*draw.recorded_overlap("gather_product"))
 draw.hidden_by_shape(*draw.recorded_overlap("product_scatter"))
 
 # %% [markdown]
-# And the times themselves: in the grey, overlap is slower than one after the other.
+# Here the ring wins only where the product is large. On the three smaller shapes it is slower than one after the other: four small products, and
+# messages that have to find free multiprocessors. The copy engines hide at every shape. And the times themselves: to the right of the line,
+# overlap is slower than one after the other.
 
 # %% tags=["nbval-ignore-output"]
-draw.overlap_times(*draw.recorded_overlap("gather_product"))
+draw.overlap_times(*draw.recorded_overlap("product_scatter"))
 
 # %% [markdown]
 # The same on your machine, for a small product and a larger one, as E:
@@ -555,8 +562,8 @@ draw.four_panels(*draw.recorded_profile())
 
 # %% [markdown]
 # Losses and gradient norms of all modes have to lie on each other: overlap changes when things travel, not what is computed. And it bought
-# nothing in this step, where one would expect two milliseconds or three. torch's profiler says why: the GPUs are busy for 26 ms of a step
-# without overlap and for 24 ms with it, and the CPU needs 28 ms to launch either. Who is not waited for cannot save time.
+# nothing in this step: 29.3 ms without, 29.7 with. A profile of the same step (not in the recording) says why: the GPUs are busy for 26 ms of it
+# without overlap and for 24 with it, and the CPU needs 28 to launch either. Who is not waited for cannot save time.
 #
 # To know in advance which way is best, `form="auto"` predicts each one's time, by the formula above with measured starts, and takes the
 # shortest; outside a captured graph it counts the launches too. On a CPU, and for products as small as ours here, that is one after the other.
@@ -566,7 +573,7 @@ draw.four_panels(*draw.recorded_profile())
 chosen = order(gather_product, x, up, tp=world, form="auto")
 
 # %% [markdown]
-# The check looks at both, the bounds and the choice. And where a run was recorded, at the first shape of each kind peer copies hide more than the
+# The check looks at both, the bounds and the choice. And in the recorded run, at the first shape of each kind, peer copies hide more than the
 # popular version.
 
 # %% tags=["check"]
@@ -601,8 +608,8 @@ spans = timeline.record(lambda: mlp(x, up, down, "ring").sum().backward())
 draw.timeline(ranks["spans"])
 
 # %% [markdown]
-# Look for the longest place where a rank has a message and no product, and say which message that is. For more than a look the picture is too
-# coarse. The same spans as a file open in the browser, at `ui.perfetto.dev`, where you can zoom in to a microsecond; the file
+# Look for the longest place where a rank has a message and no product: is it in the part that you guessed? For more than a look the picture is too
+# coarse. Written to a file, the same spans open in the browser, at `ui.perfetto.dev`, where you can zoom in to a microsecond; the file
 # stays on your machine:
 
 # %%
@@ -636,8 +643,8 @@ rmtree(trace.parent)
 # In the exercises (`exercises/08_overlap.ipynb`) you write both rings and a backward in the right order, and find out why one that looks like
 # overlap hides nothing.
 #
-# **One case that fails.** Messages that are hidden cost no time. Do they cost nothing at all? What a rank holds of the tokens when a gather +
-# product is over, in times of what it brought:
+# **One case that fails.** Messages that are hidden cost no time. Do they cost nothing at all? What a rank still holds of the tokens when a
+# gather + product is over, as a multiple of what it brought:
 
 # %%
 # %%px
@@ -654,5 +661,6 @@ times = ranks["times"]
 assert times == [1.0] * len(ranks), "every rank holds the tokens of all ranks"
 
 # %% [markdown]
-# Time was hidden, memory was not: for attention each rank needs all tokens of a sequence at once, and a sequence that is long enough fits on none.
+# Time was hidden, memory was not. A rank can keep its own tokens alone and gather again, for one more gather; but while a product runs, there is room
+# for all of them. Attention needs all tokens of a sequence at once, and a sequence that is long enough fits on no rank.
 # Lesson 09 lets the ring carry keys and values, and no rank ever holds them all.
