@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tpcourse.ranks import Ranks, preload_server, start_ranks
 from tpcourse.ranks.api import running
+
+
+def pytest_collection_finish() -> None:
+    """What was imported until now stays, and need not be looked through whenever garbage is collected."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
+import gc
 import multiprocessing
 import os
 import pickle
@@ -199,6 +200,7 @@ def _failure(failures: dict[int, Any], late: list[int], where: str, timeout: flo
 
 def _serve(rank: int, world_size: int, backend: str, folder: str, connection: Connection) -> None:
     """What a rank does: join the group, then answer calls until the other end is gone."""
+    gc.freeze()  # what it shares with the other ranks is not looked through: a collector that looks writes, and copies
     os.environ["GLOO_SOCKET_IFNAME"] = "lo0" if sys.platform == "darwin" else "lo"
     stack = open(Path(folder, f"stack-{rank}"), "w")  # noqa: SIM115 (open as long as the process)
     faulthandler.register(signal.SIGUSR1, stack, all_threads=False)
