@@ -83,6 +83,16 @@ def ratio(place: Path, number: int = 4) -> float:
     return graded / each
 
 
+def solutions(place: Path) -> str:
+    """Grade the solution of every lesson; which of them have not every point."""
+    (place / "solved").mkdir()
+    for path in (ROOT / "solutions").glob("*.ipynb"):
+        shutil.copy(path, place / "solved" / f"solved_{path.stem[:2]}.ipynb")
+    timed(place / "solved", place / "out-solved")
+    rows = json.loads((place / "out-solved" / "grades.json").read_text("utf-8"))["submissions"]
+    return ", ".join(row["lesson"] for row in rows if row["points"] != row["possible"])
+
+
 def main(most: int) -> None:
     """Everything; exit status 1 if a grade is not as expected, or not the same twice."""
     place = Path(tempfile.mkdtemp(prefix="tpcourse-thirty-"))
@@ -97,11 +107,13 @@ def main(most: int) -> None:
         interrupted(place / "in", place / "two", after=len(wanted) // 3)
         same = states(place / "one") == states(place / "two")
         print(f"the same after a kill and a second call: {same}")
+        short = solutions(place)
+        print(f"solutions without every point: {short or 'none'}")
         less = ratio(place) <= MOST
         print(f"at most {MOST} of a cluster each: {less}")
     finally:
         shutil.rmtree(place, ignore_errors=True)
-    sys.exit(bool(wrong) or not same)
+    sys.exit(bool(wrong or short) or not same)
 
 
 if __name__ == "__main__":

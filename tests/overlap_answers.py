@@ -99,7 +99,21 @@ def gathered_meanwhile(piece, x, weight, tp):
     work.wait()
     return torch.cat(pieces), y
 """
+NO_PRODUCT = """
+def gathered_meanwhile(piece, x, weight, tp):
+    whole = piece.new_empty(dist.get_world_size(tp) * len(piece), piece.shape[1])
+    all_gather_single(whole, piece, group=tp)
+    return whole, (x[:, None] * weight).sum(-1)
+"""
+BY_ITS_NAME = """
+import sys
+
+def ring_gather_product(x, weight, bias, tp):
+    return getattr(sys.modules["tpcourse.overlap"], "gather_product")(x, weight, bias, tp=tp, sequence_dim=0)
+"""
 AROUND = {
+    "a product that is none": ("gathered_meanwhile", NO_PRODUCT, "times in products, and"),
+    "the same by its name": ("ring_gather_product", BY_ITS_NAME, "calls a finished kernel of the course"),
     "the course's own kernel": ("ring_gather_product", KERNEL, "calls a finished kernel of the course"),
     "a send that nobody waits for": ("ring_gather_product", THE_SEND_IS_FORGOTTEN, "while a call is under way"),
     "only the last message is waited for": ("ring_product_scatter", AT_THE_END, "before anybody waited for it"),

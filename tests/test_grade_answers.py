@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from tests import grade_cases as cases
 from tests.grade_thirty import NAMES, deleted, duplicated, edited_checks, reordered, rewritten_stdout
-from tpcourse.grade import match, official, reading, rebuild, run
+from tpcourse.grade import grader, match, official, reading, rebuild, run
 
 LESSONS = official.lessons(cases.ROOT)
 LESSON = LESSONS["05"]
@@ -148,3 +149,20 @@ def test_another_lesson_s_file_is_recognised():
         "it is the notebook of lesson 04, handed in under the name of lesson 05",
     )
     assert run.lesson_of(unnamed, cells, LESSONS) == (LESSONS["04"], "")
+
+
+def test_an_answer_that_looks_around_in_whoever_calls_it_is_not_run():
+    text = '%%px\nimport sys\ndef column_product(*args):\n    return sys._getframe(1).f_locals["right"]'
+    assert "the part of the course that checks it" in rebuild.refusal(LESSON.exercises[0], text)
+
+
+def test_a_cell_that_is_too_long_to_be_run_is_not_read_either():
+    assert match.defines("def f(): pass\n") == {"f"} and match.defines("x;" * reading.LONGEST) == set()
+
+
+def test_a_grade_that_cannot_be_kept_is_a_fault_and_stops_no_other(tmp_path, monkeypatch):
+    made = run.Grade("anna", "05", "a_05.ipynb", "", [], notes=["\ud800"])
+    monkeypatch.setattr(grader, "grade", lambda *args: made)
+    (tmp_path / "rows").mkdir()
+    one = grader.Grader(tmp_path, {}, tmp_path, grader.Settings())
+    assert "surrogates" in one._one(SimpleNamespace(), "0" * 64, SimpleNamespace()).fault

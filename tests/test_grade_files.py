@@ -88,6 +88,38 @@ def test_of_sixty_large_notebooks_of_one_student_one_is_held_in_memory(tmp_path)
     assert found.student == "ann" and peak_bytes < 10 << 20
 
 
+def test_a_damaged_zip_is_a_row_and_the_others_are_found(tmp_path):
+    path = tmp_path / "mallory_05.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("mallory/05.ipynb", BYTES * 9)
+    data = bytearray(path.read_bytes())
+    data[30 + len("mallory/05.ipynb")] = 0xFF  # the first compressed byte
+    path.write_bytes(data)
+    (tmp_path / "ann_05.ipynb").write_bytes(BYTES)
+    ann, mallory = find(tmp_path)
+    assert ann.data == BYTES and "cannot be read in the zip" in mallory.problem
+
+
+def test_thousands_of_files_of_one_student_hide_nobody_else_s(tmp_path, monkeypatch):
+    monkeypatch.setattr("tpcourse.grade.find.MOST_FILES", 10)
+    for name in ("ann", "zed"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "05.ipynb").write_bytes(BYTES)
+    for number in range(20):
+        (tmp_path / "zed" / f"0{number}.txt").touch()
+    assert "ann" in [one.student for one in find(tmp_path)]
+
+
+def test_the_date_of_a_file_in_a_zip_is_compared_with_those_of_other_files(tmp_path):
+    (tmp_path / "ann").mkdir()
+    (tmp_path / "ann" / "05.ipynb").write_bytes(BYTES)
+    with zipfile.ZipFile(tmp_path / "late.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("ann/05 (1).ipynb", (1980, 1, 1, 0, 0, 0)), b"{}")
+        archive.writestr(zipfile.ZipInfo("\x1b[1Abob/05.ipynb"), BYTES)
+    ann, bob = find(tmp_path)
+    assert ann.data == BYTES and bob.student.isprintable()
+
+
 def test_the_newest_of_several_notebooks_counts_and_the_others_are_named(tmp_path):
     (tmp_path / "anna").mkdir()
     for name, when in (("05.ipynb", 1_000), ("05 (1).ipynb", 2_000)):
@@ -120,7 +152,7 @@ def test_what_is_no_notebook_is_said_in_a_sentence(data, sentence):
     [
         b'{"cells": [null, 3, {"cell_type": "code"}, {"cell_type": [], "source": {"a": 1}, "metadata": 7}]}',
         b'{"cells": [{"cell_type": "code", "source": ["a", null, 3], "metadata": {"nbgrader": []}}]}',
-        b'{"worksheets": [null, {}, {"cells": null}, {"cells": [{"input": "x"}]}]}',
+        b'{"worksheets": [null, {}, {"cells": null}, {"cells": 5}, {"cells": [{"input": "x"}]}]}',
         b'{"cells": [{"cell_type": "code", "source": "\\ud800", "id": {"a": []}}]}',
     ],
 )

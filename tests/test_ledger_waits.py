@@ -7,6 +7,7 @@ import torch.distributed as dist
 from ledger_help import fresh_ledger
 from rig import run_ranks
 
+from tpcourse import ledger
 from tpcourse.ledger.waits import following, noting_waits
 
 
@@ -24,6 +25,22 @@ def _followed(rank, group):
 
 def test_each_wait_names_the_calls_that_it_is_for():
     assert run_ranks(_followed, 2) == [([], [["all_gather"], ["all_reduce"]], 2)] * 2
+
+
+def _left_behind(rank, group):
+    """What a block hides in the recorder's own dict: within it, within a block around it, and behind both."""
+    with fresh_ledger():
+        own = vars(ledger._recorder().pending)
+        with following(lambda work, events: None):
+            outer = own["add"]
+            with following(lambda work, events: None):
+                inner = own["add"]
+            restored = own["add"] is outer is not inner
+        return restored, "add" in own
+
+
+def test_a_block_leaves_no_function_in_the_ledger_for_a_grader_to_find():
+    assert run_ranks(_left_behind, 2) == [(True, False)] * 2
 
 
 def _skipped(rank, group):

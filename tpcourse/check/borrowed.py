@@ -71,3 +71,5 @@ def names_in(code: CodeType) -> Iterator[str]:
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from names_in(constant)
+        elif isinstance(constant, str):  # as in sys.modules["tpcourse.wire"]
+            yield constant

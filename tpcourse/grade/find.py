@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import time
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -63,7 +64,7 @@ def _newest(several: list[Submission]) -> Submission:
 def _in_folder(place: Path) -> Iterator[Submission]:
     """Walk without following links; what is not an ordinary file is told."""
     waiting: list[tuple[str, tuple[str, ...]]] = [(os.fspath(place), ())]
-    seen = 0
+    seen: dict[str, int] = {}  # by whose they are: a folder of thousands hides nobody else's
     while waiting:
         folder, parts = waiting.pop()
         try:
@@ -71,9 +72,9 @@ def _in_folder(place: Path) -> Iterator[Submission]:
         except OSError:
             continue
         for entry in entries:
-            seen += 1
             name, inside = shown(entry.name), (*parts, shown(entry.name))
-            if name.startswith(SKIPPED) or seen > MOST_FILES:
+            seen[inside[0]] = seen.get(inside[0], 0) + 1
+            if name.startswith(SKIPPED) or seen[inside[0]] > MOST_FILES:
                 continue
             if entry.is_dir(follow_symlinks=False):
                 if len(parts) < DEEPEST:
@@ -112,11 +113,11 @@ def _in_zip(path: Path, above: tuple[str, ...]) -> Iterator[Submission]:
         with zipfile.ZipFile(path) as archive:
             for info in archive.infolist()[:MOST_FILES]:
                 parts = tuple(part for part in PurePosixPath(info.filename.replace("\\", "/")).parts)
-                clean = tuple(part for part in parts if part not in ("/", "..", "."))
+                clean = tuple(shown(part) for part in parts if part not in ("/", "..", "."))
                 if not clean or not clean[-1].lower().endswith(".ipynb") or any(p.startswith(SKIPPED) for p in clean):
                     continue
-                yield _entry(archive, info, (*above, *clean), parts != clean)
-    except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
+                yield _entry(archive, info, (*above, *clean), len(parts) != len(clean))
+    except Exception as error:  # zlib, lzma and zipfile have errors of their own
         student, lesson = whose((*above, shown(path.stem)))
         yield Submission(student, lesson, shown(path.name), problem=f"its zip cannot be read ({error})")
 
@@ -136,12 +137,14 @@ def _entry(archive: zipfile.ZipFile, info: zipfile.ZipInfo, parts: tuple[str, ..
     try:
         with archive.open(info) as file:
             data = file.read(MOST_BYTES + 1)
-    except (RuntimeError, OSError, ValueError, EOFError, zipfile.BadZipFile, NotImplementedError) as error:
+    except Exception as error:
         return Submission(student, lesson, name, problem=f"it cannot be read in the zip ({error})")
     problem = _too_large(len(data)) if len(data) > MOST_BYTES else ""
-    year, month, day, hour, minute, second = info.date_time
-    changed = ((((year * 13 + month) * 32 + day) * 24 + hour) * 60 + minute) * 60 + second
-    return Submission(student, lesson, name, b"" if problem else data, problem, float(changed))
+    try:
+        changed = time.mktime((*info.date_time, 0, 0, -1))
+    except (ValueError, OverflowError):  # no such day
+        changed = 0.0
+    return Submission(student, lesson, name, b"" if problem else data, problem, changed)
 
 
 def whose(parts: tuple[str, ...]) -> tuple[str, str]:

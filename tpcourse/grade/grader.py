@@ -91,8 +91,11 @@ class Grader:
             made = Grade(submission.student, submission.lesson, submission.name, "", [])
             made.fault = f"{type(error).__name__}: {error}"
         made.digest = digest
-        if not made.fault:
-            store.save(self.out, made)
+        try:
+            if not made.fault:
+                store.save(self.out, made)
+        except Exception as error:  # a full disk, or words that no file takes
+            made.fault = f"{type(error).__name__}: {error}"
         return made
 
 

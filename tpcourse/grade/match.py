@@ -89,7 +89,9 @@ def is_stub(text: str, official: str) -> bool:
 
 
 def defines(source: str) -> set[str]:
-    """The functions and classes that a cell defines at its top level."""
+    """The functions and classes that a cell defines at its top level; none of a cell that is too long to be run."""
+    if len(source) > LONGEST:
+        return set()
     try:
         nodes: Iterable[ast.stmt] = ast.parse(_body(source)).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):

@@ -71,7 +71,7 @@ def _raw_cells(book: Any, notes: list[str]) -> list[Any]:
     if cells is None and isinstance(book.get("worksheets"), list):
         notes.append("The file was a notebook of format 3; it was read all the same.")
         sheets = [sheet for sheet in book["worksheets"] if isinstance(sheet, dict)]
-        cells = [cell for sheet in sheets for cell in sheet.get("cells") or []]
+        cells = [cell for sheet in sheets if isinstance(sheet.get("cells"), list) for cell in sheet["cells"]]
     if not isinstance(cells, list):
         raise Unreadable("the file is JSON and no notebook: it has no cells")
     return cells

@@ -18,8 +18,11 @@ from tpcourse.grade.official import Exercise, Lesson
 MAGIC = re.compile(r"%%px(?:[ \t]+(?:--targets|-t)(?:=|[ \t]+)(?P<targets>[\d,-]+))?[ \t]*")
 MARKER = re.compile(r"^([ \t]*)#+[ \t]*(?:NBVAL|PYTEST_VALIDATE)_\w+[ \t]*$", re.MULTILINE)
 NOTHING = "pass"
-CHECKING = re.compile(r"\btpcourse\s*\.\s*(check|grade)\b|\bfrom\s+tpcourse\s+import\b[^\n]*\b(check|grade)\b")
-"""An answer that uses the parts of the course that know what is right."""
+CHECKING = re.compile(
+    r"\btpcourse\s*\.\s*(check|grade)\b|\bfrom\s+tpcourse\s+import\b[^\n]*\b(check|grade)\b"
+    r"|\b(_getframe|currentframe|_current_frames|f_back|f_locals|f_globals|tb_frame|gi_frame)\b"
+)
+"""An answer that uses the parts of the course that know what is right, or looks around in whoever calls it."""
 
 
 def notebook(lesson: Lesson, matched: Matched, settled: Collection[str] = (), broken: Collection[str] = ()) -> str:

@@ -96,7 +96,7 @@ class Warden:
             **self._notes(),
         }
         with suppress(OSError):
-            connection.sendall(json.dumps(report).encode())
+            connection.sendall(json.dumps(report, ensure_ascii=False).encode("utf-8", "replace"))
         connection.close()
         self._end({pen, judge})
 

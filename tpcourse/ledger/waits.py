@@ -43,7 +43,8 @@ def following(
     Gives the works with their calls' events, and holds them, so that a work's identity stays its own.
     """
     works: list[tuple[Any, list[Event]]] = []
-    before = (pending := ledger._recorder().pending).add
+    pending = ledger._recorder().pending
+    before, hidden = pending.add, vars(pending).get("add")  # of a block around this one
 
     def add(handle: Any) -> None:
         works.append((handle.work, [call.event for call in handle.calls]))
@@ -58,7 +59,9 @@ def following(
             yield works
     finally:
         if pending.add is add:  # else a later block replaced it, after this one was left behind
-            pending.add = before
+            del pending.add
+            if hidden is not None:
+                pending.add = hidden
         works.clear()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson08.trace import EARLY, OVERWRITTEN, Rule
+from tpcourse.check.lesson08.trace import EARLY, OVERWRITTEN, Rule, moments
 from tpcourse.check.misconceptions import Misconception
 from tpcourse.check.misconceptions import by_playing as by_playing
 from tpcourse.check.report import BLOCKED, FAILED, PASSED, Line
@@ -40,8 +40,11 @@ def tp_cases(**sizes: tuple[int, ...]) -> Callable[[int], list[Case]]:
     return of
 
 
-def rules(ops: dict[str, int], num_bytes: int, *order: Rule) -> Budget:
-    """Operation -> how many calls; what a rank sends in all; no race, nothing left under way; then rules of order."""
+def rules(ops: dict[str, int], num_bytes: int, *order: Rule, work: int) -> Budget:
+    """Operation -> how many calls; what a rank sends in all; no race, nothing left under way; then rules of order.
+
+    `work` is how many multiplications a rank's products have in all: what is multiplied unseen has no order.
+    """
 
     def judge(evidence: Evidence) -> Fault | None:
         found = (
@@ -50,9 +53,19 @@ def rules(ops: dict[str, int], num_bytes: int, *order: Rule) -> Budget:
             for rank in range(evidence.p)
             if (fault := rule(evidence, rank))
         )
-        return next(found, None) or next((fault for rule in order if (fault := rule(evidence))), None)
+        fault = next(found, None) or next((fault for rule in order if (fault := rule(evidence))), None)
+        return fault or _unseen(evidence, work)
 
     return Budget(judge=judge)
+
+
+def _unseen(evidence: Evidence, work: int) -> Fault | None:
+    for rank in range(evidence.p):
+        seen = sum(moment.work for moment in moments(evidence, rank))
+        if seen < work:
+            text = f"rank {rank} multiplies {seen:,} times in products, and {work:,} are due: use linear or @"
+            return Fault("unseen", text)
+    return None
 
 
 def _races(evidence: Evidence, rank: int) -> Fault | None:

@@ -38,7 +38,8 @@ def _named(whole: np.ndarray, given: dict[str, Any]) -> Named:
 
 def budget(case: Case, inputs: Inputs) -> Budget:
     """One all-gather, under way while the product runs."""
-    return common.rules({"all_gather": 1}, (case.p - 1) * BYTES * inputs[0]["piece"].size, _order)
+    rows, D, M, K, N = case.sizes.values()
+    return common.rules({"all_gather": 1}, (case.p - 1) * BYTES * rows * D, _order, work=M * K * N)
 
 
 def _order(evidence: Evidence) -> Fault | None:

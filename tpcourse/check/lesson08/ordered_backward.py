@@ -53,7 +53,8 @@ def _named(dx: list[np.ndarray], dweight: list[np.ndarray]) -> list[Any]:
 def budget(case: Case, inputs: Inputs) -> Budget:
     """One gather of x, one scatter-sum of dx."""
     size = inputs[0]["x"].size
-    return common.rules({GATHER: 1, SCATTER: 1}, 2 * (case.p - 1) * BYTES * size, _order)
+    T, D, N = case.sizes.values()
+    return common.rules({GATHER: 1, SCATTER: 1}, 2 * (case.p - 1) * BYTES * size, _order, work=2 * T * D * N)
 
 
 def _order(evidence: Evidence) -> Fault | None:

@@ -36,8 +36,9 @@ def _sum(inputs: Inputs) -> np.ndarray:
 
 def budget(case: Case, inputs: Inputs) -> Budget:
     """A reduce-scatter for each piece, which leaves while the next one is multiplied."""
-    T, _, D, num_pieces = case.sizes.values()
-    return common.rules({"reduce_scatter": num_pieces}, (case.p - 1) * BYTES * T * D // case.p, _order)
+    T, K, D, num_pieces = case.sizes.values()
+    num_bytes = (case.p - 1) * BYTES * T * D // case.p
+    return common.rules({"reduce_scatter": num_pieces}, num_bytes, _order, work=T * K * D)
 
 
 def _order(evidence: Evidence) -> Fault | None:

@@ -43,7 +43,8 @@ def _with_tokens(inputs: Inputs, owner: Callable[[int, int], int]) -> list[Any]:
 def budget(case: Case, inputs: Inputs) -> Budget:
     """p - 1 messages of one piece, each under way while a product runs."""
     calls = {"send": case.p - 1, "recv": case.p - 1}
-    return common.rules(calls, (case.p - 1) * BYTES * inputs[0]["x"].size, _order)
+    rows, D, N = case.sizes.values()
+    return common.rules(calls, (case.p - 1) * BYTES * rows * D, _order, work=case.p * rows * D * N)
 
 
 def _order(evidence: Evidence) -> Fault | None:

@@ -37,9 +37,9 @@ def _sums(inputs: Inputs, owner: Callable[[int, int], int], terms: int | None = 
 
 def budget(case: Case, inputs: Inputs) -> Budget:
     """p - 1 messages of one rank's tokens, each under way while the next product runs."""
-    T, _, D = case.sizes.values()
+    T, K, D = case.sizes.values()
     calls = {"send": case.p - 1, "recv": case.p - 1}
-    return common.rules(calls, (case.p - 1) * BYTES * T // case.p * D, _order)
+    return common.rules(calls, (case.p - 1) * BYTES * T // case.p * D, _order, work=T * K * D)
 
 
 def _order(evidence: Evidence) -> Fault | None:
