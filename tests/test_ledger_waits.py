@@ -27,7 +27,7 @@ def test_each_wait_names_the_calls_that_it_is_for():
     assert run_ranks(_followed, 2) == [([], [["all_gather"], ["all_reduce"]], 2)] * 2
 
 
-def _left_behind(rank, group):
+def _hidden_add(rank, group):
     """What a block hides in the recorder's own dict: within it, within a block around it, and behind both."""
     with fresh_ledger():
         own = vars(ledger._recorder().pending)
@@ -40,7 +40,7 @@ def _left_behind(rank, group):
 
 
 def test_a_block_leaves_no_function_in_the_ledger_for_a_grader_to_find():
-    assert run_ranks(_left_behind, 2) == [(True, False)] * 2
+    assert run_ranks(_hidden_add, 2) == [(True, False)] * 2
 
 
 def _skipped(rank, group):
