@@ -34,6 +34,7 @@ class Lost(Exception):
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    """Limits and the kernel of this environment, where nbval's defaults would hang or miss."""
     if not (config.getoption("nbval", False) or config.getoption("nbval_lax", False)):
         return
     if config.option.nbval_cell_timeout == 2000:
@@ -46,6 +47,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collect_file(parent: pytest.Collector) -> Generator[None, list[Any], list[Any]]:
+    """A guarded notebook in the place of each of nbval's."""
     found = yield
     return [GuardedFile.from_parent(parent, path=file.path) if type(file) is IPyNbFile else file for file in found]
 

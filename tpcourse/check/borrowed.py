@@ -66,7 +66,7 @@ def globals_in(code: CodeType) -> Iterator[str]:
 
 
 def names_in(code: CodeType) -> Iterator[str]:
-    """All names that code uses, attributes too, inner functions too."""
+    """All names that code uses, attributes and strings too, inner functions too."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, CodeType):

@@ -24,10 +24,8 @@ class Recording:
 
 def recorded(folder: Path = FOLDER) -> Recording | None:
     """The recorded run, or None where none was recorded."""
-    path = folder / "collectives.json"
-    if not path.is_file():
+    if (content := _content("collectives", folder)) is None:
         return None
-    content = json.loads(path.read_text(encoding="utf-8"))
     figures = content["figures"]
     points = ([Measurement(**point) for point in figures[name]] for name in ("measured", "unseen"))
     measured, unseen = (tuple(sorted(part, key=lambda m: (m.op, m.num_bytes))) for part in points)
@@ -36,8 +34,8 @@ def recorded(folder: Path = FOLDER) -> Recording | None:
 
 def recorded_link(folder: Path = FOLDER) -> dict[str, Any]:
     """What `tpcourse bench link --record` wrote of each shaped cable: alpha, bytes a second, steps; or nothing."""
-    path = folder / "link.json"
-    return json.loads(path.read_text(encoding="utf-8"))["figures"]["links"] if path.is_file() else {}
+    content = _content("link", folder)
+    return content["figures"]["links"] if content else {}
 
 
 def recorded_links(folder: Path = FOLDER) -> dict[str, Link]:
@@ -47,13 +45,17 @@ def recorded_links(folder: Path = FOLDER) -> dict[str, Link]:
         name: Link(name, one["alpha_s"], one["bytes_per_s"], source)
         for name, one in recorded_link(folder).items()
     }
-    path = folder / "collectives.json"
-    content = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {"machine": {}}
+    content = _content("collectives", folder) or {"machine": {}}
     if any(link.startswith("NV") for link in content["machine"].get("links", ())):
         fit, machine = content["figures"]["fits"]["all_reduce"], _name(content["machine"], content["figures"])
         source = f"tpcourse bench collectives: all-reduces on {machine}, fitted as a ring's"
         found["NVLink"] = Link("NVLink", fit["alpha_s"], 1 / fit["beta_s_per_byte"], source)
     return found
+
+
+def _content(name: str, folder: Path) -> dict[str, Any] | None:
+    path = folder / f"{name}.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def _name(machine: dict[str, Any], figures: dict[str, Any]) -> str:

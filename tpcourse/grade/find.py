@@ -40,24 +40,27 @@ def find(place: Path) -> list[Submission]:
     """
     if not place.exists():
         raise ValueError(f"there is no {place}")
-    chosen: dict[tuple[str, str], list[Submission]] = {}  # the newest first, the others without their bytes
+    newest: dict[tuple[str, str], Submission] = {}
+    names: dict[tuple[str, str], list[str]] = {}
     for one in _in_zip(place, ()) if place.is_file() else _in_folder(place):
-        last, *others = sorted([*chosen.get((one.student, one.lesson), []), one], key=_age)[::-1]
-        chosen[one.student, one.lesson] = [last, *(replace(other, data=b"") for other in others)]
-    return [_newest(several) for _, several in sorted(chosen.items())]
+        whose_it_is = one.student, one.lesson
+        names.setdefault(whose_it_is, []).append(one.name)
+        newest[whose_it_is] = max(newest.get(whose_it_is, one), one, key=_age)
+    return [_noted(last, names[whose_it_is]) for whose_it_is, last in sorted(newest.items())]
 
 
 def _age(one: Submission) -> tuple[bool, float, str]:
-    """Sorts the newest to the end; what cannot be read comes before all."""
+    """Puts the newest last; what cannot be read comes before all."""
     return not one.problem, one.changed, one.name
 
 
-def _newest(several: list[Submission]) -> Submission:
-    last, *others = several
-    if not others:
+def _noted(last: Submission, names: list[str]) -> Submission:
+    """With a note of the others, if there are any."""
+    if len(names) == 1:
         return last
-    names = ", ".join(sorted(one.name for one in others))
-    note = f"There were {len(several)} notebooks; {last.name} is the newest and was graded, not {names}."
+    others = sorted(names)
+    others.remove(last.name)
+    note = f"There were {len(names)} notebooks; {last.name} is the newest and was graded, not {', '.join(others)}."
     return replace(last, notes=(*last.notes, note))
 
 

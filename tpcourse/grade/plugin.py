@@ -24,6 +24,7 @@ def pytest_collectstart(collector: Any) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: Any, call: Any) -> Generator[None, Any, Any]:
+    """Write down what became of a cell, as soon as it is known."""
     report = yield
     if hasattr(item, "cell_num") and (report.when == "call" or report.failed):
         with Path(os.environ["TPCOURSE_GRADE"], "cells.jsonl").open("a", encoding="utf-8") as notes:
