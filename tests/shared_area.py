@@ -79,10 +79,12 @@ class SharedSlot(area.Slot):
         pass
 
     def free(self, owner):
-        """Poison what was read, then say so: room `owner` here, or the owner's rooms."""
+        """Poison what was read, then say so: the room here, before the first owner may write, or the owner's rooms."""
         handle = self.area.handle
         if self.area.kind == "gather":
-            self.block(handle.rank, owner, (self.room,)).fill_(math.nan)
+            if self.half not in self.area.poisoned:
+                self.block(handle.rank, 0, (self.room,)).fill_(math.nan)
+            self.area.poisoned.add(self.half)
         else:
             handle.memory[owner][self.half * SLOT_BYTES : (self.half + 1) * SLOT_BYTES] = 255
         super().free(owner)
@@ -96,7 +98,8 @@ def shared_areas(folder: str, group: dist.ProcessGroup) -> Iterator[None]:
     def area_of(kind, tokens, x, slot_bytes, owners):
         assert slot_bytes <= SLOT_BYTES
         if kind not in areas:
-            made = SimpleNamespace(kind=kind, handle=Handle(folder, kind, group), slot_bytes=SLOT_BYTES, turn=0)
+            handle = Handle(folder, kind, group)
+            made = SimpleNamespace(kind=kind, handle=handle, slot_bytes=SLOT_BYTES, turn=0, poisoned=set())
             for slot in range(area.SLOTS):
                 for owner in owners:
                     made.handle.put_signal(owner, slot)
@@ -105,6 +108,7 @@ def shared_areas(folder: str, group: dist.ProcessGroup) -> Iterator[None]:
 
         def next_slot(dtype, room):
             made.turn += 1
+            made.poisoned.discard(made.turn % area.SLOTS)
             return SharedSlot(made, made.turn % area.SLOTS, dtype, room)
 
         return SimpleNamespace(next_slot=next_slot)

@@ -75,11 +75,11 @@ def test_times_are_medians_of_the_run_and_on_the_cpu_nobody_knows_a_peak():
 def _left(rank, group):
     """Bytes of all tensors that live behind a visit of each variant, less those before it."""
     device, left = torch.device("cpu"), {}
-    pairs = zero_here._batches(ON_CPU, device)
+    pairs = zero_here.batches_of(ON_CPU, device)
     for name in VARIANTS:
-        zero_here._visit(name, ON_CPU, pairs, device)  # the first keeps what is kept once
+        zero_here.visit(VARIANTS[name][1], ON_CPU, pairs, device)  # the first keeps what is kept once
         before = held(alive=True).total
-        zero_here._visit(name, ON_CPU, pairs, device)
+        zero_here.visit(VARIANTS[name][1], ON_CPU, pairs, device)
         left[name] = held(alive=True).total - before
     return left
 
@@ -92,7 +92,7 @@ def test_a_visit_leaves_no_tensor_behind():
 def _calls(rank, group):
     """The collectives of a step of each variant, by operation, after a first one."""
     device, counts = torch.device("cpu"), {}
-    pairs = zero_here._batches(ON_CPU, device)
+    pairs = zero_here.batches_of(ON_CPU, device)
     for name, (_, make) in VARIANTS.items():
         run = make(ON_CPU, device)
         with fresh_ledger():

@@ -137,3 +137,20 @@ def _refused(rank, group):
             kernel(draw(0, 1, 8, 5), draw(1, 4, 5), tp=group, form="peer")
         found.append("x is on cpu" in str(error.value))
     return found
+
+
+def _same_to_the_bit(rank, group, folder):
+    """Which gradients in bfloat16 are serial's, bit by bit: of how many."""
+    found = []
+    with shared_areas(folder, group):
+        for seed in range(12):
+            kind, options, tensors = _drawn(random.Random(seed), seed, rank, group.size())
+            narrow = [t.bfloat16() for t in tensors]
+            peer, serial = (_values(group, kind, form, narrow, options)[2] for form in ("peer", "serial"))
+            found.append(torch.equal(peer, serial))
+    return found
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_the_gradient_of_a_weight_is_one_product_over_all_tokens_and_so_serial_s_to_the_bit(p, tmp_path):
+    assert run_ranks(_same_to_the_bit, p, str(tmp_path)) == [[True] * 12] * p

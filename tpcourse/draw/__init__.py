@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from tpcourse.draw.recordings import recorded as recorded
     from tpcourse.draw.rounds import bands as bands
     from tpcourse.draw.rounds import steps as steps
+    from tpcourse.draw.scale import by_ranks as by_ranks
+    from tpcourse.draw.scale import recorded_scale as recorded_scale
     from tpcourse.draw.shares import error_table as error_table
     from tpcourse.draw.shares import memory_shares as memory_shares
     from tpcourse.draw.shares import traffic_curve as traffic_curve
@@ -84,6 +86,7 @@ _HOME = {
     "order": "orders", "timelines": "orders",
     "four_panels": "panels", "recorded_profile": "panels",
     "progress": "courses",
+    "by_ranks": "scale", "recorded_scale": "scale",
 }  # fmt: skip
 __all__ = sorted(_HOME)
 __getattr__, __dir__ = lazy(__name__, _HOME)

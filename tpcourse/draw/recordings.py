@@ -25,9 +25,9 @@ def recorded_on_gpus(
     return next((run for run in found.items() if run[1]["backend"] == "nccl"), None)
 
 
-def none_on_gpus(name: str) -> str:
+def none_on_gpus(name: str, num_gpus: int = 2) -> str:
     """What stands in the place of a picture if no run was recorded on GPUs."""
-    return f"No run on GPUs is recorded: `tpcourse bench {name} --record` makes one on 2 GPUs."
+    return f"No run on GPUs is recorded: `tpcourse bench {name} --record` makes one on {num_gpus} GPUs."
 
 
 def machine_name(machine: dict[str, Any], figures: dict[str, Any]) -> str:

@@ -112,9 +112,11 @@ class Slot(NamedTuple):
             self.copy(theirs, into, f"pull from rank {rank}")
 
     def copy(self, block: Tensor, into: Tensor, name: str) -> None:
-        """Copy between the memories of two ranks, on the current stream: communication in a timeline."""
+        """Copy [b, R, D] between the memories of two ranks, on the current stream: communication in a timeline."""
+        pairs = [(block, into)] if into.is_contiguous() else zip(block, into, strict=True)
         with communication(name):
-            into.copy_(block)
+            for source, target in pairs:  # Trap: a copy between GPUs with gaps is a kernel, or two copies
+                target.copy_(source)
 
     def put(self, rank: int, number: int) -> None:
         """Signal `number` to a rank, behind what the current stream was given."""

@@ -3,8 +3,8 @@
 A form hides communication only where there is a product to hide it under, and costs launches and smaller products. So
 below some size, and where communication takes longer than what it could hide under, the plain way is the fastest. A
 GPU also waits for the CPU that launches its work, and forms that hide have more to launch: only a captured graph does
-not pay for that. The constants were fitted to `tpcourse bench overlap` and `profile` on two H200; other machines have
-others.
+not pay for that. The constants were fitted to `tpcourse bench overlap`, `profile` and `scale` on two and four H200;
+other machines have others.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tpcourse.overlap.tokens import Tokens
 
 FLOPS_PER_S = {torch.bfloat16: 700e12, torch.float16: 700e12, torch.float32: 45e12, torch.float64: 50e12}
 """What a product of the course's sizes reaches on an H200."""
-COLLECTIVE_S, COLLECTIVE_BYTES_PER_S = 35e-6, 245e9
-"""Start and speed of NCCL's gather and scatter-sum between two of them."""
-COPY_S, COPY_BYTES_PER_S = 12e-6, 320e9
-"""Start and speed of a copy from memory to memory."""
+START_S = {"serial": 35e-6, "ring": 35e-6, "peer": 12e-6}
+"""What the first byte takes: of NCCL's collectives, of its messages, of a copy from memory to memory."""
+BYTES_PER_S = {"serial": (245e9, 290e9), "ring": (130e9, 85e9), "peer": (320e9, 320e9)}
+"""Their speed between two ranks, and among four; NCCL's messages share the GPU with the product that hides them."""
 ADDED_BYTES_PER_S = 1e12
 """Speed of adding one array to another."""
 LAUNCH_S = {"serial": 0.0, "ring": 60e-6, "peer": 20e-6}
 """What a form costs whatever the size: its launches and streams."""
-CPU_S = {"serial": 0.25e-3, "ring": 0.6e-3, "peer": 0.65e-3}
-"""What the CPU is busy for with a form's launches, whatever the size."""
+CPU_S = {"serial": (0.25e-3, 0.0), "ring": (0.35e-3, 0.25e-3), "peer": (0.33e-3, 0.33e-3)}
+"""What the CPU is busy for with a form's launches, and with those for each other rank, whatever the size."""
 PART_S = 6e-6
 """What each part of a product costs: its launch, its signal, and the multiprocessors that are idle as it ends."""
 SPLIT = 1.01
@@ -85,7 +85,8 @@ def fastest(size: Size, has_peers: bool, is_captured: bool = False) -> Choice:
     choices = [choice for choice in CHOICES[size.kind] if has_peers or choice[0] != "peer"]
 
     def seconds(choice: Choice) -> tuple[float, float]:
-        on_gpu_s, on_cpu_s = predicted_s(size, *choice), 0.0 if is_captured else CPU_S[choice[0]]
+        on_gpu_s, (always_s, each_s) = predicted_s(size, *choice), CPU_S[choice[0]]
+        on_cpu_s = 0.0 if is_captured else always_s + (size.p - 1) * each_s
         return max(on_gpu_s, on_cpu_s), on_gpu_s
 
     return min(choices, key=seconds)
@@ -109,9 +110,10 @@ def times_of(size: Size, form: str) -> Times:
     """Seconds of the product on its own, and of its communication as this form does it."""
     rows, into, out = (max(1, n) for n in (size.rows, size.into, size.out))
     num_bytes = rows * (into if size.kind == "gather" else out) * size.dtype.itemsize * (size.p - 1) / size.p
-    start, speed = (COPY_S, COPY_BYTES_PER_S) if form == "peer" else (COLLECTIVE_S, COLLECTIVE_BYTES_PER_S)
+    between_two, among_more = BYTES_PER_S[form]
+    speed = between_two if size.p == 2 else among_more
     flops_per_s = FLOPS_PER_S.get(size.dtype, FLOPS_PER_S[torch.float32])
-    return Times(product_flops(rows, into, out) / flops_per_s, start + num_bytes / speed)
+    return Times(product_flops(rows, into, out) / flops_per_s, START_S[form] + num_bytes / speed)
 
 
 def _arrived_s(each_s: float, way_s: float, p: int, num_pieces: int) -> float:

@@ -46,7 +46,7 @@ def gather_product(
     reduce-scatter; p - 1 messages and (p - 1) pieces (`ring`); or copies that no ledger sees (`peer`).
     Raises: ValueError if shapes do not fit, or the form is not to be had here.
     Trap: hidden communication is not free. It takes memory bandwidth from the product, and split products are slower.
-    In bfloat16 a dW of p parts is rounded p times.
+    In bfloat16 a `ring`'s dW, of p parts, is rounded p times.
     """
     require_how(form, pieces)
     if tp is None:
@@ -82,7 +82,7 @@ class GatherProduct(Function):
         form, tokens = ctx.form, ctx.tokens
         parts: Iterable[Part] = map(Part, ctx.places, blocks)
         if needs_dweight and ctx.regather:
-            parts = form.arriving(blocks[0], tokens)  # under the product for dx
+            parts = form.arriving(blocks[0], tokens, is_summed=True)  # under the product for dx
         stays = cache(partial(weight_gradients, parts, tokens.block(dy), needs_dweight, needs_dbias))
         dx, between = None, stays if needs_dweight else None  # while dx travels
         if needs_dx:
@@ -96,5 +96,6 @@ def weight_gradients(
     """dW = dy^T x, part by part as these come, and db. Shapes: [b, R, D], dy [b, R, F/p] -> [F/p, D] and [F/p]."""
     dweight = None
     for part in parts if needs_dweight else ():
-        dweight = added_weight_gradient(dweight, dy[part.at], part.block)
+        if part.is_summed:
+            dweight = added_weight_gradient(dweight, dy[part.at], part.block)
     return dweight, bias_gradient(dy) if needs_dbias else None

@@ -16,12 +16,16 @@ Place = tuple[slice, slice]
 class Part(NamedTuple):
     """Some rows of all ranks' tokens: where they belong, and the rows.
 
-    In a block `with part.beside():` work on this part may run at the same time as that on the others.
+    In a block `with part.beside():` work on this part may run at the same time as that on the others. A form may hand
+    out its rows twice: as they come, for what is done row by row (`is_new`), and all of them in one part, for a sum
+    over the tokens (`is_summed`), which is one product then.
     """
 
     at: Place
     block: Tensor
     beside: Callable[[], AbstractContextManager[object]] = nullcontext
+    is_new: bool = True
+    is_summed: bool = True
 
 
 def everything(block: Tensor) -> Place:

@@ -7,69 +7,88 @@ and overwritten behind the signal that it was read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 
 from torch import Tensor
 
 from tpcourse.overlap.area import aligned, area_of
-from tpcourse.overlap.parts import Part, cut, everything, rows_of
+from tpcourse.overlap.parts import Part, Place, cut, everything, rows_of
 from tpcourse.overlap.products import add_product, write_product
 from tpcourse.overlap.ring import usual_pieces
 from tpcourse.overlap.tokens import Tokens
 
 
-def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False) -> Iterator[Part]:
+def arriving(
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+) -> Iterator[Part]:
     """All ranks' tokens as they come, this rank's first: [.., T_r, D] -> parts of [b, R, D].
 
     Each rank writes its tokens into the others' memory, in `pieces` (1), from the moment of the call, while its own
     are multiplied from where they are; then the others', from where they came. Nothing is copied twice: the next call
     but one writes there, so backward gathers again what it needs. With `is_apart` the others' part may be multiplied
-    on a stream of its own, and begin as the blocks of the product before it end.
+    on a stream of its own, and begin as the blocks of the product before it end. With `is_summed` this rank's tokens
+    are put among the others', and a last part has them all.
     Traffic: p - 1 copies of this rank's tokens, (p-1)/p n bytes where they are equal.
     """
-    call = _Arriving(x, tokens, pieces or 1, is_apart)
+    call = _Arriving(x, tokens, pieces or 1, is_apart, is_summed)
     with call.slot.beside():  # behind what the current stream has now
         for to in call.others:
             call.push(to)
+        if is_summed:
+            call.put_own()
     return call.parts()
 
 
 class _Arriving:
     """One call: where its blocks are."""
 
-    def __init__(self, x: Tensor, tokens: Tokens, num_pieces: int, is_apart: bool) -> None:
+    def __init__(self, x: Tensor, tokens: Tokens, num_pieces: int, is_apart: bool, is_summed: bool) -> None:
         self.rank, self.num_pieces, self.mine = tokens.rank, num_pieces, tokens.block(x)
-        self.is_apart = is_apart
+        self.is_apart, self.is_summed = is_apart, is_summed
         self.sizes, p = tokens.num_rows(x), len(tokens.sizes)
         self.others = [(self.rank + step) % p for step in range(1, p)]  # no two ranks begin with the same one
-        self.b, _, self.width = self.mine.shape
-        room = aligned(self.b * max(self.sizes) * self.width)
-        area = area_of("gather", tokens, x, p * room * x.itemsize, self.others)
+        b, _, width = self.mine.shape
+        self.shape = (b, sum(self.sizes), width)
+        room = aligned(math.prod(self.shape))
+        area = area_of("gather", tokens, x, room * x.itemsize, self.others)
         self.slot = area.next_slot(x.dtype, room)
+
+    def whole(self, rank: int) -> Tensor:
+        """Where a rank has all tokens: [b, R, D]."""
+        return self.slot.block(rank, 0, self.shape)
+
+    def place(self, rank: int) -> Place:
+        """Where a rank's tokens belong in the whole."""
+        return rows_of(rank, self.sizes, self.shape[0])
 
     def push(self, to: int) -> None:
         """Write this rank's tokens into another rank's memory, each piece with its signal."""
         self.slot.wait_free(to)
-        there = self.slot.block(to, self.rank, self.mine.shape)
+        there = self.whole(to)[self.place(self.rank)]
         for number, at in enumerate(cut(everything(self.mine), self.num_pieces)):
             self.slot.copy(self.mine[at], there[at], f"push to rank {to}")
             self.slot.put(to, number)
 
+    def put_own(self) -> None:
+        """This rank's tokens among the others' in its own memory: a copy that no link sees."""
+        self.whole(self.rank)[self.place(self.rank)].copy_(self.mine)
+
     def parts(self) -> Iterator[Part]:
         """This rank's tokens, then the others', each piece behind its signal; they may be overwritten afterwards."""
-        stream = self.slot.second if self.is_apart else nullcontext
+        stream, whole = self.slot.second if self.is_apart else nullcontext, self.whole(self.rank)
         self.slot.fork()
-        yield Part(rows_of(self.rank, self.sizes, self.b), self.mine)
+        yield Part(self.place(self.rank), self.mine, is_summed=not self.is_summed)
         for from_ in reversed(self.others):
-            come = self.slot.block(self.rank, from_, (self.b, self.sizes[from_], self.width))
-            places = cut(rows_of(from_, self.sizes, self.b), self.num_pieces)
-            for number, (at, here) in enumerate(zip(places, cut(everything(come), self.num_pieces), strict=True)):
+            for number, at in enumerate(cut(self.place(from_), self.num_pieces)):
                 with stream():
                     self.slot.wait(from_, number)
-                yield Part(at, come[here], stream)
+                yield Part(at, whole[at], stream, is_summed=not self.is_summed)
         self.slot.unite()
         self.slot.join()
+        if self.is_summed:
+            yield Part(everything(whole), whole, is_new=False)
         for from_ in self.others:
             self.slot.free(from_)
 

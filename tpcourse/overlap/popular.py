@@ -18,7 +18,9 @@ from tpcourse.overlap.ring import pass_on, rooms
 from tpcourse.overlap.tokens import Tokens
 
 
-def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False) -> Iterator[Part]:
+def arriving(
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+) -> Iterator[Part]:
     """As `ring.arriving`, but each message is posted behind what is done with the part, and waited for at once.
 
     Traffic: that of `ring.arriving`.

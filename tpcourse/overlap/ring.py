@@ -19,7 +19,9 @@ from tpcourse.overlap.tokens import Tokens
 Works = list[dist.Work]
 
 
-def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False) -> Iterator[Part]:
+def arriving(
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+) -> Iterator[Part]:
     """All ranks' tokens as they come, this rank's first: [.., T_r, D] -> p parts of [b, R, D].
 
     In step s, rank r hands out the tokens of rank r - s, which it also passes on, while those of r - s - 1 come: they

@@ -66,13 +66,13 @@ class ProductScatter(Function):
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
         tokens, how, dx, dweight = ctx.tokens, ctx.how, None, None
         needs_all = needs_dx or needs_dweight
-        parts = FORMS[how.form].arriving(dy, tokens) if needs_all else iter(())
+        parts = FORMS[how.form].arriving(dy, tokens, is_summed=needs_dweight) if needs_all else iter(())
         dbias = bias_gradient(dy) if needs_dbias else None  # partial: only this rank's tokens
         if needs_dx:
             dx = tokens.empty_block(dy, weight.shape[1])  # [b, R, F/p]
         for part in parts:
-            if dx is not None:
+            if dx is not None and part.is_new:
                 write_product(part.block, weight, dx[part.at])
-            if needs_dweight:
+            if needs_dweight and part.is_summed:
                 dweight = added_weight_gradient(dweight, part.block, tokens.block(x)[part.at])  # [D, F/p]
         return None if dx is None else tokens.unblock_all(dx, dy), dweight, dbias, None, None

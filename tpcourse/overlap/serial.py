@@ -11,7 +11,9 @@ from tpcourse.overlap.products import product
 from tpcourse.overlap.tokens import Moving, Tokens
 
 
-def arriving(x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False) -> Iterator[Part]:
+def arriving(
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+) -> Iterator[Part]:
     """All ranks' tokens, in one part: [.., T_r, D] -> [b, R, D].
 
     Traffic: one all-gather, (p-1)/p n bytes; it begins at once, and the part comes with its last byte.

@@ -56,9 +56,9 @@ def median_seconds(
 
 
 def time_collectives(
-    sizes: Sequence[int], ops: Sequence[str] = COLLECTIVES, repeats: int = 20, in_a_row: int = 4
+    sizes: Sequence[int], ops: Sequence[str] = COLLECTIVES, repeats: int = 20, in_a_row: int = 4, group: Any = None
 ) -> list[Measurement]:
-    """Measurements of torch's collectives over the world, for whole arrays of about these bytes, in float32.
+    """Measurements of torch's collectives over `group` or the world, for whole arrays of about these bytes, in float32.
 
     Sizes are rounded to whole elements for every rank, and never 0. All-reduce is timed in place and the others into
     memory that is there already, as nccl-tests does; data are random.
@@ -66,18 +66,20 @@ def time_collectives(
     """
     import torch.distributed as dist
 
-    p = dist.get_world_size()
+    p = dist.get_world_size(group)
     unknown = [op for op in ops if op not in COLLECTIVES]
     if unknown or not sizes or min(sizes) <= 0:
         known = ", ".join(COLLECTIVES)
         raise ValueError(f"sizes = {list(sizes)}, ops = {list(ops)}: give sizes above 0, ops out of {known}")
     lengths = sorted({max(1, round(size / 4 / p)) * p for size in sizes})  # elements, divisible by p
-    calls, before = _calls(lengths, ops, p)
+    calls, before = _calls(lengths, ops, p, group)
     seconds = median_seconds(calls, repeats=repeats, in_a_row=in_a_row, before=before)
     return [Measurement(op, p, 4 * length, took) for (op, length), took in seconds.items()]
 
 
-def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any, Call], dict[Any, Call]]:
+def _calls(
+    lengths: Sequence[int], ops: Sequence[str], p: int, group: Any
+) -> tuple[dict[Any, Call], dict[Any, Call]]:
     """(operation, length) -> the call, and what puts back its input: repeated sums in place would overflow."""
     import torch
     import torch.distributed as dist
@@ -88,9 +90,9 @@ def _calls(lengths: Sequence[int], ops: Sequence[str], p: int) -> tuple[dict[Any
     before: dict[Any, Call] = {}
     for n in lengths:
         known: dict[str, Call] = {
-            "all_reduce": partial(dist.all_reduce, work[:n]),
-            "all_gather": partial(gather, work[:n], data[: n // p]),
-            "reduce_scatter": partial(scatter, work[: n // p], data[:n]),
+            "all_reduce": partial(dist.all_reduce, work[:n], group=group),
+            "all_gather": partial(gather, work[:n], data[: n // p], group=group),
+            "reduce_scatter": partial(scatter, work[: n // p], data[:n], group=group),
         }
         calls.update({(op, n): known[op] for op in ops})
         before["all_reduce", n] = partial(work[:n].copy_, data[:n])

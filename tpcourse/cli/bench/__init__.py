@@ -22,6 +22,7 @@ BENCHES = {
     "overlap": "gather + product and product + scatter-sum in every form, and torch's own: what each hides",
     "profile": "a training loop on one device, TP, TP + SP and with overlap: loss, gradient norm, time, memory",
     "exposed": "what data-parallel buckets and ZeRO's third stage leave exposed of their communication, and torch's",
+    "scale": "the same work on 1, 2, 4 (and 8) GPUs: bandwidth, tensor parallelism, overlap and ZeRO by their number",
     "collectives": "time and bandwidth of three collectives by size, and how well two numbers predict them",
 }
 

@@ -14,15 +14,16 @@ from tpcourse import timeline
 from tpcourse.cli.bench.exposed import ALONE, SERIAL
 from tpcourse.cli.bench.ranks_here import progress_here, spans_of_all
 from tpcourse.cli.bench.staged import Staged
-from tpcourse.cli.bench.zero_variants import OPTIONS, Run, Sizes, ddp, new_model, sharded
+from tpcourse.cli.bench.zero_variants import OPTIONS, Run, Sizes, ddp, new_model, ours_over, sharded
 from tpcourse.memory import held
 from tpcourse.ranks.timing import device_here, median_seconds
 from tpcourse.train import batch, source_tokens
 from tpcourse.zero import Zero3
 from tpcourse.zero.flat import Flat
 
-BUCKETS, SHARDS = "data-parallel buckets", "ZeRO stage 3"
-ON_GPU = Sizes(D=2048, H=16, L=8, T=1024, sequences=4, warm_up=0, timed=30)
+BUCKETS, SHARDS, FEW = "data-parallel buckets", "ZeRO stage 3", "buckets, NCCL in 4 blocks"
+MOST_BLOCKS = 4  # of a kernel of NCCL's, which has up to 32 otherwise: the product keeps the other multiprocessors
+ON_GPU = Sizes(D=2048, H=16, L=8, T=1024, sequences=16, warm_up=0, timed=30)
 ON_CPU = Sizes(D=48, H=4, L=3, T=16, sequences=2, warm_up=0, timed=3)
 BUCKET_MB = {"cuda": 25.0, "cpu": 0.05}
 GAP_S = 20e-6  # kernels that follow each other within it are drawn as one
@@ -47,7 +48,7 @@ def measure_here(repeats: int | None = None) -> dict[str, Any]:
     p = dist.get_world_size()
     x, y = batch(tokens, sizes.sequences * p, sizes.T, step=0, rank=dist.get_rank(), p=p)
     found: dict[str, Any] = {"ms": {}, "timelines": []}
-    for kind, variants in VARIANTS.items():
+    for kind, variants in variants_on(device).items():
         progress_here(f"exposed: {kind}")
         runs = {name: make(sizes, device) for name, make in variants.items()}
         calls = {name: partial(run.backward, x, y) for name, run in runs.items()}
@@ -65,10 +66,10 @@ def _drawn(kind: str, name: str, call: Callable[[], object]) -> dict[str, Any]:
     return {"kind": kind, "variant": name, "spans": spans_of_all(spans)}
 
 
-def staged(stage: str, sizes: Sizes, device: torch.device) -> Run:
-    """Our buckets: as they are, behind backward, or not sent."""
+def staged(stage: str, sizes: Sizes, device: torch.device, dp: Any = None) -> Run:
+    """Our buckets: as they are, behind backward, or not sent; over a group or the world."""
     model = new_model(sizes, device)
-    parallel = Staged(model, dp=dist.group.WORLD, bucket_mb=BUCKET_MB[device.type])
+    parallel = Staged(model, dp=dp or dist.group.WORLD, bucket_mb=BUCKET_MB[device.type])
     parallel.stage = stage
     optimizer = torch.optim.AdamW(model.parameters(), **OPTIONS)
     return Run(model, optimizer, lambda: held(model, optimizer), parallel.remove)
@@ -76,9 +77,7 @@ def staged(stage: str, sizes: Sizes, device: torch.device) -> Run:
 
 def zero(stage: type[Zero3], sends: bool, sizes: Sizes, device: torch.device) -> Run:
     """Our third stage: as it is, or of one rank, which sends nothing."""
-    model = new_model(sizes, device)
-    made = stage(model, dp=dist.group.WORLD if sends else None, **OPTIONS)
-    return Run(model, made, lambda: made.held, made.remove)
+    return ours_over(dist.group.WORLD if sends else None, stage, sizes, device)
 
 
 VARIANTS: dict[str, dict[str, Callable[[Sizes, torch.device], Run]]] = {
@@ -96,3 +95,14 @@ VARIANTS: dict[str, dict[str, Callable[[Sizes, torch.device], Run]]] = {
     },
 }
 """Kind -> variant -> what makes it."""
+
+
+def variants_on(device: torch.device) -> dict[str, dict[str, Callable[[Sizes, torch.device], Run]]]:
+    """All of them; where there is NCCL, our buckets once more, over a group whose kernels have few blocks."""
+    if device.type != "cuda":
+        return VARIANTS
+    options = dist.ProcessGroupNCCL.Options()
+    options.config.max_ctas = MOST_BLOCKS
+    few = dist.new_group(backend="nccl", pg_options=options)
+    stages = {ALONE: "silent", SERIAL: "serial", "buckets": "overlap"}
+    return {**VARIANTS, FEW: {name: partial(staged, stage, dp=few) for name, stage in stages.items()}}

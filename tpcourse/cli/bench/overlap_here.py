@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import torch
@@ -49,10 +50,15 @@ def measure_here(repeats: int | None = None, with_graphs: bool = True) -> dict[s
     }
 
 
-def measured(problem: Problem, repeats: int, with_graphs: bool) -> dict[str, Any]:
-    """One shape: which variants run, how far each is from the plain answer, how long each takes by way of timing."""
+def measured(
+    problem: Problem, repeats: int, with_graphs: bool, names: Collection[str] | None = None
+) -> dict[str, Any]:
+    """One shape: which variants run, how far each is from the plain answer, how long each takes by way of timing.
+
+    Of all variants, or of those named.
+    """
     shape = problem.shape
-    calls, skipped = works(problem.calls())
+    calls, skipped = works({name: call for name, call in problem.calls().items() if names is None or name in names})
     graphs, uncaptured = captured(calls) if with_graphs else ({}, {})
     errors = _errors(calls, graphs)
     found = {

@@ -109,8 +109,8 @@ def variants(size: Any, n: Numbers) -> dict[str, tuple[Call, Call]]:
 
 def _numbers(size: Any) -> Numbers:
     p, D = dist.get_world_size(), size.D
-    x, dx = (tensor_times._random(size.B, size.T, D) for _ in range(2))
-    up, down = (nn.Parameter(tensor_times._random(*s) / 32) for s in ((size.F // p, D), (D, size.F // p)))
+    x, dx = (tensor_times.random(size.B, size.T, D) for _ in range(2))
+    up, down = (nn.Parameter(tensor_times.random(*s) / 32) for s in ((size.F // p, D), (D, size.F // p)))
     pieces = (whole.chunk(p, TOKENS)[dist.get_rank()].clone() for whole in (x, dx))
     piece, dpiece = pieces
     return Numbers(piece, x, dpiece, dx, up, down)

@@ -70,9 +70,9 @@ ON_CPU: Mapping[str, tuple[Shape, ...]] = {
 class Problem:
     """The numbers of one shape on this rank, drawn at random: a new answer for each problem."""
 
-    def __init__(self, kind: str, shape: Shape, device: torch.device) -> None:
-        self.kind, self.shape, self.group = kind, shape, dist.group.WORLD
-        self.p, dtype = dist.get_world_size(), getattr(torch, shape.dtype)
+    def __init__(self, kind: str, shape: Shape, device: torch.device, group: Any = None) -> None:
+        self.kind, self.shape, self.group = kind, shape, group or dist.group.WORLD
+        self.p, dtype = dist.get_world_size(group), getattr(torch, shape.dtype)
         generator = torch.Generator(device).manual_seed(7 + dist.get_rank())  # ranks have different ones
         draw = partial(torch.randn, generator=generator, device=device, dtype=dtype)
         rows = shape.M // self.p if kind == GATHER else shape.M
@@ -116,11 +116,11 @@ class Problem:
         }
 
 
-def allow_symmetric_memory(device: torch.device) -> None:
+def allow_symmetric_memory(device: torch.device, group: Any = None) -> None:
     """Torch's micro-pipelining does nothing without this call, which is deprecated; elsewhere it is not needed."""
     if device.type == "cuda":
         import torch.distributed._symmetric_memory as symmetric_memory
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            symmetric_memory.enable_symm_mem_for_group(dist.group.WORLD.group_name)
+            symmetric_memory.enable_symm_mem_for_group((group or dist.group.WORLD).group_name)

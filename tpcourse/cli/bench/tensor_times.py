@@ -59,12 +59,13 @@ def _row(size: Size, steps: dict[str, Step], repeats: int) -> dict[str, Any]:
     return {"tokens": size.B * size.T, **asdict(size), "ms": ms}
 
 
-def _place() -> dict[str, Any]:
+def place() -> dict[str, Any]:
+    """Device and dtype of all weights and inputs."""
     device = device_here()
     return {"device": device, "dtype": torch.bfloat16 if device.type == "cuda" else torch.float32}
 
 
-def _step(forward: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, weights: list[nn.Parameter]) -> Step:
+def step_of(forward: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, weights: list[nn.Parameter]) -> Step:
     """Forward and backward to the input and all weights."""
     x = x.requires_grad_()
 
@@ -85,13 +86,14 @@ def waited(y: Tensor) -> Tensor:
     return y
 
 
-def _random(*shape: int) -> Tensor:
-    return torch.randn(*shape, **_place())
+def random(*shape: int) -> Tensor:
+    """Normal numbers where this rank computes."""
+    return torch.randn(*shape, **place())
 
 
 def _mlp_steps(size: Size) -> dict[str, Step]:
     tp, p = dist.group.WORLD, dist.get_world_size()
-    x, dy = _random(size.B, size.T, size.D), _random(size.B, size.T, size.D)
+    x, dy = random(size.B, size.T, size.D), random(size.B, size.T, size.D)
     piece, dpiece = (whole.chunk(p, TOKENS)[dist.get_rank()].clone() for whole in (x, dy))
     alone, torchs, split = PlainMLP(size), _torchs(PlainMLP(size), None), _torchs(PlainMLP(size), TOKENS)
     weights = ((alone.up.weight, 0), (alone.down.weight, 1))  # numbers alike: a GPU is faster on small ones
@@ -102,31 +104,31 @@ def _mlp_steps(size: Size) -> dict[str, Step]:
         return row_linear(hidden, down, tp=tp, sequence_dim=dim)
 
     return {
-        "one device": _step(alone, x.clone(), dy, list(alone.parameters())),
-        "ours": _step(partial(ours, dim=None), x.clone(), dy, [up, down]),
-        "ours, tokens split": _step(partial(ours, dim=TOKENS), piece.clone(), dpiece, [up, down]),
-        "torch's": _step(torchs, x.clone(), dy, list(torchs.parameters())),
-        "torch's, tokens split": _step(split, piece.clone(), dpiece, list(split.parameters())),
+        "one device": step_of(alone, x.clone(), dy, list(alone.parameters())),
+        "ours": step_of(partial(ours, dim=None), x.clone(), dy, [up, down]),
+        "ours, tokens split": step_of(partial(ours, dim=TOKENS), piece.clone(), dpiece, [up, down]),
+        "torch's": step_of(torchs, x.clone(), dy, list(torchs.parameters())),
+        "torch's, tokens split": step_of(split, piece.clone(), dpiece, list(split.parameters())),
     }
 
 
 def _block_steps(size: Size) -> dict[str, Step]:
-    p, x, dy = dist.get_world_size(), _random(size.B, size.T, size.D), _random(size.B, size.T, size.D)
+    p, x, dy = dist.get_world_size(), random(size.B, size.T, size.D), random(size.B, size.T, size.D)
     piece, dpiece = (whole.chunk(p, TOKENS)[dist.get_rank()].clone() for whole in (x, dy))
     torchs = _torchs(PlainBlock(size), None)
     return {
         "one device": _our_block(size, x.clone(), dy, tp=None),
         "ours": _our_block(size, x.clone(), dy, tp=dist.group.WORLD),
         "ours, tokens split": _our_block(size, piece, dpiece, tp=dist.group.WORLD, sequence_parallel=True),
-        "torch's": _step(torchs, x.clone(), dy, list(torchs.parameters())),
+        "torch's": step_of(torchs, x.clone(), dy, list(torchs.parameters())),
     }
 
 
 def _our_block(size: Size, x: Tensor, dy: Tensor, **how: Any) -> Step:
     config = GPTConfig(V=256, T=size.T, D=size.D, H=size.H, L=1, F=size.F, mlp="gelu", rotary=False)
-    model = GPT(config, **how, **_place())
+    model = GPT(config, **how, **place())
     here = model.new_pass(size.T)
-    return _step(lambda x: model.blocks[0](x, here), x, dy, list(model.blocks[0].parameters()))
+    return step_of(lambda x: model.blocks[0](x, here), x, dy, list(model.blocks[0].parameters()))
 
 
 class PlainMLP(nn.Module):
@@ -134,7 +136,7 @@ class PlainMLP(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.up, self.down = (nn.Linear(a, b, bias=False, **_place()) for a, b in ((size.D, size.F), (size.F, size.D)))
+        self.up, self.down = (nn.Linear(a, b, bias=False, **place()) for a, b in ((size.D, size.F), (size.F, size.D)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(F.gelu(self.up(x)))
@@ -146,7 +148,7 @@ class PlainAttention(nn.Module):
     def __init__(self, size: Size) -> None:
         super().__init__()
         self.K = size.D // size.H
-        self.q, self.k, self.v, self.out = (nn.Linear(size.D, size.D, bias=False, **_place()) for _ in range(4))
+        self.q, self.k, self.v, self.out = (nn.Linear(size.D, size.D, bias=False, **place()) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (part(x).unflatten(-1, (-1, self.K)).transpose(1, 2) for part in (self.q, self.k, self.v))
@@ -158,7 +160,7 @@ class PlainBlock(nn.Module):
 
     def __init__(self, size: Size) -> None:
         super().__init__()
-        self.norm_attention, self.norm_mlp = (nn.RMSNorm(size.D, eps=1e-5, **_place()) for _ in range(2))
+        self.norm_attention, self.norm_mlp = (nn.RMSNorm(size.D, eps=1e-5, **place()) for _ in range(2))
         self.attention, self.mlp = PlainAttention(size), PlainMLP(size)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from tpcourse.cli.bench.ranks_here import progress_here
-from tpcourse.cli.bench.zero_variants import NARROW, VARIANTS, Run, Sizes
+from tpcourse.cli.bench.zero_variants import NARROW, VARIANTS, Make, Run, Sizes
 from tpcourse.ranks.timing import device_here
 from tpcourse.train import batch, source_tokens
 
@@ -34,11 +34,11 @@ def measure_here(num_visits: int | None = None) -> dict[str, Any]:
     device = device_here()
     sizes, usual = (ON_GPU, 5) if device.type == "cuda" else (ON_CPU, 2)
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in VARIANTS}
-    batches, order = _batches(sizes, device), random.Random(20)  # the same on every rank
+    batches, order = batches_of(sizes, device), random.Random(20)  # the same on every rank
     gc.freeze()  # what is here now stays, so that letting go of a visit is quick
     for _ in range(num_visits or usual):
         for name in order.sample(list(VARIANTS), len(VARIANTS)):
-            found[name].append(_visit(name, sizes, batches, device))
+            found[name].append(visit(VARIANTS[name][1], sizes, batches, device))
             _say(name, found[name][-1], device)
     gc.unfreeze()
     return {
@@ -51,17 +51,17 @@ def measure_here(num_visits: int | None = None) -> dict[str, Any]:
     }
 
 
-def _batches(sizes: Sizes, device: torch.device) -> Batches:
+def batches_of(sizes: Sizes, device: torch.device) -> Batches:
     """A batch for each step of a visit."""
     tokens, (r, p) = source_tokens(500_000).to(device), (dist.get_rank(), dist.get_world_size())
     steps = range(sizes.warm_up + sizes.timed)
     return [batch(tokens, sizes.sequences * p, sizes.T, step=step, rank=r, p=p) for step in steps]
 
 
-def _visit(name: str, sizes: Sizes, batches: Batches, device: torch.device) -> dict[str, Any]:
+def visit(make: Make, sizes: Sizes, batches: Batches, device: torch.device) -> dict[str, Any]:
     """One variant from nothing: built, warmed up and timed. Once this returns nothing refers to it."""
     before = _clean(device)
-    run, marks, losses = VARIANTS[name][1](sizes, device), [], []
+    run, marks, losses = make(sizes, device), [], []
     found: dict[str, Any] = {"num_parameters": sum(weight.numel() for weight in run.model.parameters())}
     _reset_peak(device)
     for number, (x, y) in enumerate(batches):
@@ -135,8 +135,8 @@ def _differences(marks: list[Any]) -> list[float]:
 def _row(name: str, visits: list[dict[str, Any]], device: torch.device) -> dict[str, Any]:
     """A variant's figures: times and bytes of the slowest and the fullest rank, losses of the whole batch."""
     count, first = visits[0]["num_parameters"], visits[0]
-    ms = _over_ranks([visit["ms"] for visit in visits], device)  # [visits][timed]
-    counted = _over_ranks([first["total"], first["allocated"], first["num_mallocs"]], device)
+    ms = over_ranks([visit["ms"] for visit in visits], device)  # [visits][timed]
+    counted = over_ranks([first["total"], first["allocated"], first["num_mallocs"]], device)
     row = {
         "name": name,
         "whose": VARIANTS[name][0],
@@ -146,15 +146,15 @@ def _row(name: str, visits: list[dict[str, Any]], device: torch.device) -> dict[
         "held_per_weight": {kind: size / count for kind, size in first["held"].items()},
         "allocated_per_weight": counted[1] / count or None,
         "num_mallocs": int(counted[2]),
-        "losses": [loss / dist.get_world_size() for loss in _over_ranks(first["losses"], device, dist.ReduceOp.SUM)],
+        "losses": [loss / dist.get_world_size() for loss in over_ranks(first["losses"], device, dist.ReduceOp.SUM)],
     }
     for kind in ("peak", "reserved"):
         values = [visit[kind] for visit in visits]
-        row[f"{kind}_GB"] = None if values[0] is None else median(_over_ranks(values, device)) / 1e9
+        row[f"{kind}_GB"] = None if values[0] is None else median(over_ranks(values, device)) / 1e9
     return row
 
 
-def _over_ranks(numbers: Any, device: torch.device, op: Any = dist.ReduceOp.MAX) -> Any:
+def over_ranks(numbers: Any, device: torch.device, op: Any = dist.ReduceOp.MAX) -> Any:
     """Each of some nested numbers, over all ranks."""
     table = torch.tensor(numbers, dtype=torch.float64, device=device)
     dist.all_reduce(table, op=op)

@@ -67,9 +67,14 @@ def new_model(sizes: Sizes, device: torch.device) -> GPT:
 
 
 def ours(stage: type[Zero1], sizes: Sizes, device: torch.device, **options: Any) -> Run:
-    """One of our stages; stage 3 has a layer for each block, as `sharded` has."""
+    """One of our stages over the world; stage 3 has a layer for each block, as `sharded` has."""
+    return ours_over(dist.group.WORLD, stage, sizes, device, **options)
+
+
+def ours_over(dp: Any, stage: type[Zero1], sizes: Sizes, device: torch.device, **options: Any) -> Run:
+    """One of our stages over a group, or None: one device's, which sends nothing."""
     model = new_model(sizes, device)
-    zero = stage(model, dp=dist.group.WORLD, **OPTIONS, **options)
+    zero = stage(model, dp=dp, **OPTIONS, **options)
     remove = zero.remove if isinstance(zero, Zero2) else Run.end
     return Run(model, zero, lambda: zero.held, remove)  # Trap: a weight's own hook keeps the weight
 
