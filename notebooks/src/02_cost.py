@@ -173,7 +173,14 @@ for p in (2, 8, 64):
 draw.bandwidths(measured)
 
 # %% [markdown]
-# What is missing at small sizes is $\alpha$; by the model a long enough ring shows the link's own figure, on any number of ranks.
+# What is missing at small sizes is $\alpha$; by the model a long enough ring shows the link's own figure, on any number of ranks. Recorded for 1 GiB
+# over NVLink, in groups of two and of four GPUs:
+
+# %% tags=["nbval-ignore-output"]
+draw.by_ranks(*draw.recorded_scale("bus"), ylabel="bus GB/s")
+
+# %% [markdown]
+# Nearly the same: the all-reduce has 331 and 355 GB/s, while its algorithm bandwidth falls from 331 to 237.
 
 # %% tags=["check"]
 for p in (2, 4, 8, 64):

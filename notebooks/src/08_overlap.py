@@ -286,8 +286,9 @@ show_source(peer.arriving)
 
 # %% [markdown]
 # All four, recorded on two GPUs. The spans are those of one call under the profiler, so its launches and waits show. E is by the clock, with calls
-# back to back, and the better of two: kernels launched one by one, or all at once as a captured CUDA graph. Launched one by one, the ring's E was 0.1.
-# So the two numbers in a title are of two runs, and E may be the larger one.
+# back to back, and the better of two: kernels launched one by one, or all at once as a captured CUDA graph. Launched one by one, the ring's E was
+# -0.2. So the two numbers in a title are of two runs, and E may be the larger one: on rank 0 the profiled `peer` launched its product so late that
+# the copy was already over.
 
 # %% tags=["nbval-ignore-output"]
 names = ("serial", "popular", "ring", "peer")
@@ -378,8 +379,8 @@ recorded = {name: draw.recorded_spans("product_scatter", name) for name in names
 draw.timelines(recorded, "product + scatter")
 
 # %% [markdown]
-# Covered, by order: nothing of `serial`, all of `ring`, and all but the last reduce of `popular`. In the picture hardly any of that one is: its first
-# reduce was begun behind the first product, and found no multiprocessor before the second one ended.
+# Covered, by order: nothing of `serial`, all of `ring`, and all but the last reduce of `popular`. In the picture too one of its two reduces is
+# covered. One of two that together take twice as long leaves what a reduce-scatter takes, and the product beside it is slower for it: E is below 0.
 
 # %% tags=["check"]
 found = shares(ranks["scatters"])
@@ -434,15 +435,17 @@ draw.order(ranks["prefetched"])
 # before. What has nothing beside it is exposed on any machine: the last bucket, behind which no product is left, and the first gather each
 # way, before which there was none. So the last bucket should be small. That is hard where it holds a large embedding.
 #
-# What is exposed in time, recorded on two GPUs for a model of 8 layers and $D$ = 2048, with 4,096 tokens a rank:
+# What is exposed in time, recorded on two GPUs for a model of 8 layers and $D$ = 2048, with 16,384 tokens a rank:
 
 # %% tags=["nbval-ignore-output"]
 draw.exposed_times(*draw.recorded_exposed())
 
 # %% [markdown]
-# Little is hidden, though the order is right: 0.04 for our buckets, 0.12 with prefetch, 0.38 for torch's DDP. Torch's `fully_shard` takes more
-# than twice as long as sending nothing, so what counts here may be the launches and not the link. In lesson 04's recording, with four times the
-# tokens, backward's end waits for 5 % of the communication. By the clock half of it is paid all the same. Covered, once more, is not hidden.
+# Communication is 4 % of the step, and little of it is hidden, though nearly all is covered: 97 % of our buckets' calls run under a product, and E is
+# 0.05; with prefetch it is 0.25, for torch's DDP and `fully_shard` 0.10. A product shares the GPU with the kernels of NCCL, and is slower for it by
+# about what one after the other would have cost. The last three bars are the same buckets with kernels of at most 4 blocks (`max_ctas`), which leave
+# the product nearly all multiprocessors. E is 0.62 now, and the step takes 84.7 ms, as before: one after the other got slower, so there was more to
+# hide. Slow messages are easily hidden, and nobody is faster for it. Read E beside the time.
 #
 # `gather_product` and `product_scatter` do the same in their own backward, and each is the other's: the gradient of a gather is a scatter-sum.
 # So is all of it still one device's answer? The whole MLP, with rings, and gathered again in backward:
@@ -499,7 +502,8 @@ for columns in (512, 1024, 4096, 14336):
 # than a whole one, each part is a launch, and each message a start. So there is a size below which the plain way wins, and the tokens are in that.
 #
 # Measured, by shape: E of each way to do it, on two GPUs, launched one by one or as a graph, whichever is faster. `auto` chooses among ours, see
-# below; `torch's fused` is torch's own operator. A little above 1 is noise: where little can be won, a few microseconds make a large E.
+# below; `torch's fused` is torch's own operator. Where little can be won, a few microseconds make a large difference in E: on most shapes `auto`
+# takes `peer`, and how far the two lie apart is the noise.
 
 # %% tags=["nbval-ignore-output"]
 draw.hidden_by_shape(*draw.recorded_overlap("gather_product"))
@@ -519,6 +523,16 @@ draw.hidden_by_shape(*draw.recorded_overlap("product_scatter"))
 draw.overlap_times(*draw.recorded_overlap("product_scatter"))
 
 # %% [markdown]
+# And on four GPUs? Recorded for the first shape of each kind: a rank multiplies as much as on two, and three quarters of the tokens come from others,
+# not half.
+
+# %% tags=["nbval-ignore-output"]
+draw.by_ranks(*draw.recorded_scale("overlap"), ylabel="E")
+
+# %% [markdown]
+# Copies hide nearly as much as on two. The ring is far slower than one after the other: three messages follow each other, and each has to find free
+# multiprocessors beside a product. What won on two ranks has lost on four.
+#
 # The same on your machine, for a small product and a larger one, as E:
 
 # %%
@@ -573,8 +587,8 @@ draw.four_panels(*draw.recorded_profile())
 chosen = order(gather_product, x, up, tp=world, form="auto")
 
 # %% [markdown]
-# The check looks at both, the bounds and the choice. And in the recorded run, at the first shape of each kind, peer copies hide more than the
-# popular version.
+# The check looks at both, the bounds and the choice. And in the recorded runs, at the first shape of each kind, peer copies hide more than the
+# popular version, and on four GPUs they alone hide anything.
 
 # %% tags=["check"]
 assert bounds[512] < 0.25 < bounds[1024] < 0.5 < 1 == bounds[4096] == bounds[14336]
@@ -582,6 +596,8 @@ assert set(covered(ranks["chosen"]).values()) == {0.0}
 for rows, _ in map(draw.recorded_overlap, ("gather_product", "product_scatter")):
     E = {row["variant"]: row["hidden"] for row in rows if row["shape"] == rows[0]["shape"]}
     assert not rows or E["peer"] > E["popular"]
+four = draw.recorded_scale("overlap")[0]
+assert all((line[4] > 0) == name.endswith("peer") for name, line in four.items())
 
 # %% [markdown]
 # ## 7. A timeline of your own run

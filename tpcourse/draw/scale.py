@@ -72,9 +72,10 @@ def _ideal(ax: Axes, values: Sequence[float]) -> None:
 def _lines(ax: Axes, lines: Mapping[str, Mapping[int, float]], ps: Sequence[int]) -> None:
     """Side by side at each number, a little apart, so that no mark hides another of equal height."""
     for number, ((name, line), mark) in enumerate(zip(lines.items(), MARKS, strict=False)):
-        look = {"color": INKS[number % len(INKS)], "markeredgecolor": PAPER, "markeredgewidth": 0.6}
+        look = {"color": INKS[number % len(INKS)], "linewidth": 1.3, "markersize": 7}
         xs = [place + APART * (number - (len(lines) - 1) / 2) for place in range(len(ps))]
-        ax.plot(xs, [line.get(p, nan) for p in ps], f"-{mark}", label=name, gid="line", linewidth=1.3, markersize=7, **look)
+        ys = [line.get(p, nan) for p in ps]
+        ax.plot(xs, ys, f"-{mark}", label=name, gid="line", markeredgecolor=PAPER, markeredgewidth=0.6, **look)
 
 
 def _scales(ax: Axes, ps: Sequence[int]) -> None:
