@@ -60,6 +60,15 @@ def test_building_twice_gives_the_same_bytes_also_beside_a_machine_dependent_cel
     assert states(build(copied, style=False, execute=True, check=True)) == ["unchanged"] * 3
 
 
+def test_a_new_cell_above_a_machine_dependent_one_leaves_nothing_for_the_next_build(copied: Path) -> None:
+    before = saved(copied).cells[-2].outputs[0]
+    write(copied, LESSON.replace("# A time.", "# A sum.\n\n# %%\n1 + 1\n\n# %% [markdown]\n# A time."))
+    assert states(build(copied, ["01"], style=False))[0] == "written"
+    after = saved(copied).cells[-2].outputs[0]
+    assert (after.data, after.execution_count) == (before.data, before.execution_count + 1)
+    assert states(build(copied, ["01"], style=False, execute=None, check=True))[0] == "unchanged"
+
+
 def test_a_built_notebook_holds_nothing_of_the_machine(built: Path) -> None:
     notebook = saved(built)
     assert notebook.nbformat_minor == 5

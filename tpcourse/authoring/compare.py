@@ -53,6 +53,9 @@ def keep_machine_outputs(executed: Notebook, saved: Notebook | None) -> None:
             continue
         if old.source == cell.source and old.execution_count is not None:
             cell.outputs = copy.deepcopy(old.outputs)
+            for output in cell.outputs:
+                if "execution_count" in output:
+                    output.execution_count = cell.execution_count  # a cell above may be new
 
 
 def first_difference(fresh: Notebook, saved: Notebook, outputs: bool) -> str:
