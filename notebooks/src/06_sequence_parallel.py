@@ -30,7 +30,7 @@ from tpcourse import memory
 from tpcourse.block import GPT, GPTConfig
 
 classic = {"norm": "layer", "mlp": "gelu", "bias": True, "rotary": False, "attention": "unfused"}
-config = GPTConfig(V=256, T=48, D=192, H=12, L=1, dropout=0.1, **classic)
+config = GPTConfig(V=256, T=48, D=192, H=24, L=1, dropout=0.1, **classic)
 
 
 def kept(T=config.T, **how):
@@ -79,7 +79,7 @@ for p in (2, 8):
 one, tp = ([k.bytes / unit for k in ranks[name][0].kept if not k.is_parameter] for name in ("one", "tp"))
 whole = [a for a, b in zip(one, tp, strict=True) if a == b]
 assert [size for size in whole if size >= 1] == [2, 2, 1, 2, 2, 1] and 10 <= sum(whole) < 10.1
-said = activation_bytes(2, 48, 192, 12, tp=len(ranks)) / unit
+said = activation_bytes(2, 48, 192, 24, tp=len(ranks)) / unit
 assert abs(sum(tp) / said - 1) < 0.01
 
 # %% [markdown]
@@ -173,7 +173,7 @@ draw.messages(ranks["sp_forward"])
 my_second_guess = ...
 
 # %% [markdown]
-# Forward and backward of a block, with the pair and with all-reduces, for 12, 96 and 384 tokens.
+# Forward and backward of a block, with the pair and with all-reduces, for 24, 96 and 384 tokens.
 
 # %%
 # %%px
@@ -190,7 +190,7 @@ def step(T, **how):
 
 
 ways = {"all-reduce": {}, "pair": {"sequence_parallel": True}}
-calls = {(way, T): step(T, **how) for way, how in ways.items() for T in (12, 96, 384)}
+calls = {(way, T): step(T, **how) for way, how in ways.items() for T in (24, 96, 384)}
 took = median_seconds(calls, repeats=5, in_a_row=1)
 
 # %% [markdown]
@@ -198,7 +198,7 @@ took = median_seconds(calls, repeats=5, in_a_row=1)
 
 # %% tags=["nbval-ignore-output"]
 took = ranks["took"][0]
-here = {4 * 192 * T: took["pair", T] / took["all-reduce", T] for T in (12, 96, 384)}
+here = {4 * 192 * T: took["pair", T] / took["all-reduce", T] for T in (24, 96, 384)}
 draw.pair_ratio({"this machine": here} | draw.recorded_pairs(), "forward and backward of a block")
 
 # %% [markdown]
@@ -241,12 +241,12 @@ my_guess = ...
 from tpcourse.train import batch, source_tokens
 
 text = source_tokens(100_000).to(device)
-small = GPTConfig(V=256, T=12, D=48, H=12, L=1, **classic | {"rotary": True})
+small = GPTConfig(V=256, T=24, D=48, H=24, L=1, **classic | {"rotary": True})
 
 
 def backward_of(**how):
     model = GPT(small, dtype=torch.float64, device=device, **how)
-    model.loss(*batch(text, 4, 12, step=0)).backward()
+    model.loss(*batch(text, 4, 24, step=0)).backward()
     return model
 
 
@@ -294,7 +294,7 @@ def train(finish=finish_gradients, **how):
     adam = torch.optim.Adam(model.parameters(), lr=0.01)
     for step in range(20):
         adam.zero_grad()
-        loss = model.loss(*batch(text, 8, 12, step=step))
+        loss = model.loss(*batch(text, 8, 24, step=step))
         loss.backward()
         finish(model)
         adam.step()
@@ -408,7 +408,7 @@ for way, how in (ways | {"TP + SP, selective": with_sp | ways["TP, selective"]})
 p, weighed, errors = len(ranks), ranks["weighed"][0], []
 hows = {"TP": {}, "... gather again": with_sp, "... and selective": with_sp | {"recompute": "selective"}}
 for name, how in hows.items():
-    errors.append(weighed[name][0].bytes / activation_bytes(2, 48, 192, 12, tp=p, **how) - 1)
+    errors.append(weighed[name][0].bytes / activation_bytes(2, 48, 192, 24, tp=p, **how) - 1)
 assert all(abs(error) < 0.01 for error in errors)
 assert weighed["TP + SP"][0].bytes - weighed["... gather again"][0].bytes == 4 * unit * (p - 1) // p
 assert [a / b for a, b in zip(ranks["more"][0], ranks["plain"][0], strict=True)] == [10 / 8, 10 / 8]
@@ -419,7 +419,7 @@ assert 0.2 < 1 - after / before < 0.25
 # ## 5. Sharded, not tiled
 # Up to now $p$ divided $T$. Texts do not care.
 #
-# **Thirteen tokens. Every rank takes a tile of $\lfloor 13/p \rfloor$ of them. What goes wrong, and what tells you?**
+# **Twenty-five tokens. Every rank takes a tile of $\lfloor 25/p \rfloor$ of them. What goes wrong, and what tells you?**
 
 # %%
 my_guess = ...
@@ -432,14 +432,14 @@ my_guess = ...
 # %%px
 from tpcourse.sequence import enter, leave, token_sizes
 
-numbers, tile = torch.arange(13.0, device=device), 13 // world_size
+numbers, tile = torch.arange(25.0, device=device), 25 // world_size
 tiled = wire.all_gather(numbers[rank * tile : (rank + 1) * tile], group=world)
-sharded = leave(enter(numbers, tp=world, dim=0), tp=world, dim=0, num_tokens=13)
-sizes = token_sizes(13, tp=world)
+sharded = leave(enter(numbers, tp=world, dim=0), tp=world, dim=0, num_tokens=25)
+sizes = token_sizes(25, tp=world)
 len(tiled), len(sharded), max(sizes) - min(sizes)
 
 # %% [markdown]
-# The last token is gone, and nothing tells you. The loss is a mean over twelve tokens and looks like any other. Tiles of the next size up
+# The last token is gone, and nothing tells you. The loss is a mean over twenty-four tokens and looks like any other. Tiles of the next size up
 # are no better: the last one is filled with zeros, the norm turns a zero into its shift, and so on, until it is part of the loss.
 #
 # Shards differ by one token at most, the longer ones first. They travel padded to the longest, because a gather wants equal pieces, and are cut
@@ -453,21 +453,21 @@ show_source(token_sizes)
 # %% [markdown]
 # Unequal pieces bring back a mistake of lesson 04.
 #
-# **Each rank takes the mean loss of its own tokens, and the ranks average. Is that the mean over the thirteen?**
+# **Each rank takes the mean loss of its own tokens, and the ranks average. Is that the mean over the twenty-five?**
 
 # %%
 my_second_guess = ...
 
 # %% [markdown]
-# A model of one vector. `means` averages the ranks' means; `sums` adds up their sums and divides by 13.
+# A model of one vector. `means` averages the ranks' means; `sums` adds up their sums and divides by 25.
 
 # %%
 # %%px
 torch.manual_seed(0)
-x, weight = torch.randn(13, 5, dtype=torch.float64).to(device), torch.ones(5, dtype=torch.float64).to(device)
+x, weight = torch.randn(25, 5, dtype=torch.float64).to(device), torch.ones(5, dtype=torch.float64).to(device)
 losses = (enter(x, tp=world, dim=0) @ weight).tanh()                    # [T_r]
 means = wire.all_reduce(losses.mean(), group=world, op="avg")
-sums = wire.all_reduce(losses.sum(), group=world) / 13
+sums = wire.all_reduce(losses.sum(), group=world) / 25
 whole = (x @ weight).tanh().mean()
 torch.isclose(means, whole).item(), torch.isclose(sums, whole).item()
 
@@ -511,7 +511,7 @@ shared, own = kept_by(seeds.shared("out", step=0)), kept_by(seeds.own("out", ste
 
 # %% tags=["check"]
 # %%px
-assert torch.equal(sharded, numbers) and torch.equal(tiled, numbers[:12]) and sum(sizes) == 13
+assert torch.equal(sharded, numbers) and torch.equal(tiled, numbers[:24]) and sum(sizes) == 25
 assert abs(means / whole - 1) > 1e-3 and torch.isclose(sums, whole)
 assert (shared % world_size == 0).all() and not (own % world_size == 0).all()
 
@@ -519,7 +519,7 @@ assert (shared % world_size == 0).all() and not (own % world_size == 0).all()
 # ## 6. What it is not
 # "Sequence parallelism gathers all K and V before attention." You can read that in many places.
 #
-# **A block with 12 heads for queries and one for K and V, each 16 wide; a token is 192 wide. How wide would gathered K and V be? How wide
+# **A block with 24 heads for queries and one for K and V, each 8 wide; a token is 192 wide. How wide would gathered K and V be? How wide
 # is what the block gathers?**
 
 # %%
@@ -540,7 +540,7 @@ q, k, _ = model.new_pass(config.T).qkv(x, model.blocks[0].attention.qkv)
 widths, q.shape[1], k.shape[1]
 
 # %% [markdown]
-# K and V would be 32 wide together. Both gathers are 192, each before a product by columns. The first brings activations, and out of them
+# K and V would be 16 wide together. Both gathers are 192, each before a product by columns. The first brings activations, and out of them
 # this rank makes q, k and v of **all** 48 tokens, for its own heads. K and V are never sent.
 #
 # What the sentence describes exists, under another name:
@@ -557,7 +557,7 @@ widths, q.shape[1], k.shape[1]
 
 # %% tags=["check"]
 # %%px
-assert widths == [config.D, config.D] == [192, 192] and 2 * grouped.kv_heads * grouped.K == 32
+assert widths == [config.D, config.D] == [192, 192] and 2 * grouped.kv_heads * grouped.K == 16
 assert q.shape[1] == k.shape[1] == config.T and q.shape[2] == config.H // world_size
 
 # %% [markdown]
@@ -648,13 +648,13 @@ my_guess = ...
 from tpcourse.block import to_one_device
 from tpcourse.train import Trainer
 
-modern = GPTConfig(V=256, T=13, D=48, H=12, kv_heads=1, L=2)
+modern = GPTConfig(V=256, T=25, D=48, H=24, kv_heads=1, L=2)
 
 
 def trained(tp=None, **how):
     model = GPT(modern, tp=tp, dtype=torch.float64, device=device, **how)
     adam = torch.optim.Adam(model.parameters(), lr=3e-3)
-    losses = Trainer(model, adam, text, num_sequences=8, length=13, tp=tp).advance(10)
+    losses = Trainer(model, adam, text, num_sequences=8, length=25, tp=tp).advance(10)
     return torch.tensor(losses), to_one_device(model)
 
 
@@ -687,7 +687,7 @@ assert (ours - alone).abs().max() < 1e-10 and largest < 1e-10 and ours[-1] < our
 # %%px
 copy = GPT(small, device=device)
 adam = torch.optim.Adam(copy.parameters())
-copy.loss(*batch(text, 4, 12, step=rank)).backward()
+copy.loss(*batch(text, 4, 24, step=rank)).backward()
 adam.step()
 held = memory.held(copy, adam)
 states = held["parameter"] + held["gradient"] + held["moment"]
