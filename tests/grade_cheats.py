@@ -83,6 +83,15 @@ def state(self):
     return self.__dict__
 evidence.Outcome.__getstate__ = state
 """
+KIND = """
+side = __import__("tpcourse." + "check.rank_side", fromlist=["Outcome"])
+official = side.Outcome
+class Outcome(official):
+    def __reduce__(self):
+        del self.log._events[1:]
+        return object.__new__, (official,), self.__dict__
+side.Outcome = Outcome
+"""
 RECORDER = """
 from tpcourse import ledger
 recorder, calls = ledger._installed[0], []
@@ -125,6 +134,7 @@ PATCHED = {
     "what imports the check": IMPORTER,
     "the probe of this exercise": PROBE,
     "how an outcome is pickled": STATE,
+    "what an outcome is": KIND,
     "the recorder's method, in its own dict": RECORDER,
     "a tracer": TRACER,
 }

@@ -15,7 +15,7 @@ from tpcourse.check import report, runner
 from tpcourse.check.lesson03.in_rank import borrowed
 from tpcourse.check.lesson03.rank_model_states import account
 from tpcourse.grade import guard as graded
-from tpcourse.grade.intact import Intact, changed
+from tpcourse.grade.intact import Intact, changed, functions
 from tpcourse.grade.nursery import _course
 from tpcourse.grade.witness import ENVIRONMENT, Calls, calls_of, hidden
 from tpcourse.ranks.api import running
@@ -157,6 +157,14 @@ def test_every_module_that_a_rank_may_import_is_there_before_an_answer_is():
 )
 def test_another_function_or_a_new_one_where_none_is_due_is_a_difference(now, names):
     assert changed({"tpcourse.a": (1, 1), "os.b": (2, 2)}, now) == names
+
+
+def test_the_course_s_classes_and_constants_are_looked_at_and_nobody_else_s():
+    entries = {"LIMIT": 0.1, "Case": object, "low": 2, "call": len}
+    found = functions({"tpcourse.check": entries, "os": dict(entries)})
+    assert set(found) == {"os.call", *(f"tpcourse.check.{name}" for name in ("LIMIT", "Case", "call"))}
+    now = functions({"tpcourse.check": {**entries, "LIMIT": 10.0}, "os": dict(entries)})
+    assert changed(found, now) == {"tpcourse.check.LIMIT"}
 
 
 @pytest.mark.parametrize(

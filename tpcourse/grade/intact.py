@@ -1,10 +1,11 @@
-"""Whether the functions of tpcourse, torch and Python in a rank are still those that it started with.
+"""Whether functions of tpcourse, torch and Python in a rank, and the course's classes, are those that it started with.
 
 Their identities are noted before the first answer runs, and compared around each check; what an answer defines for
 itself does not count. `look` and its pieces travel to the rank as code and name nothing of this module, so that
-replacing this module changes nothing. They look at functions in modules and classes, at objects in whose dict a
-function hides a method, and at what stands between them and the start of their thread: whoever calls `look` in order to
-give another answer is seen there. They are called by two roads: as a check calls a rank, and by ipyparallel alone.
+replacing this module changes nothing. They look at functions in modules and classes, at the course's classes and what
+it names in capitals, at objects in whose dict a function hides a method, and at what stands between them and the start
+of their thread: whoever calls `look` in order to give another answer is seen there. They are called by two roads: as a
+check calls a rank, and by ipyparallel alone.
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def owners(modules: tuple[str, ...]) -> Any:
 
 
 def functions(owners: Any) -> Marks:
-    """Runs in the rank: owner and name -> identity of the function and of its code."""
+    """Runs in the rank: owner and name -> identity of a function and its code, or of the course's class or constant."""
     import os
     import types
 
@@ -125,8 +126,9 @@ def functions(owners: Any) -> Marks:
     found, here = {}, os.path.dirname(torch.__file__) + os.sep
     for owner, entries in owners.items():
         lazy = owner.startswith("torch") and not f"{owner}.".startswith("torch.distributed.")
+        is_ours = f"{owner}.".startswith("tpcourse.")
         for name, value in list(entries.items()):
-            if issubclass(type(value), kinds):
+            if issubclass(type(value), kinds) or (is_ours and (issubclass(type(value), type) or name.isupper())):
                 code = getattr(value, "__code__", None)
                 # torch replaces some of its functions when it first needs them; none that send
                 is_torch_s = lazy and code is not None and code.co_filename.startswith(here)
