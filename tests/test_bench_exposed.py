@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import cache
 from itertools import accumulate
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from test_overlap_traffic import program
 from tpcourse import draw
 from tpcourse.cli.bench import exposed, exposed_here
 from tpcourse.cli.bench.exposed import ALONE, SERIAL, summary
-from tpcourse.cli.bench.exposed_here import BUCKETS, ON_CPU, SHARDS, VARIANTS
+from tpcourse.cli.bench.exposed_here import BUCKETS, FEW, ON_CPU, SHARDS, VARIANTS
 from tpcourse.draw.exposed import NONE
 from tpcourse.timeline import spans_of
 
@@ -115,3 +116,15 @@ def test_the_command_measures_on_ranks_of_its_own(monkeypatch):
     monkeypatch.setattr(exposed, "on_bare_ranks", lambda *args: asked.append(args) or made_up())
     assert exposed.measure(3).figures["p"] == 2
     assert asked == [("exposed_here", "measure_here", 3)]
+
+
+def test_on_gpus_the_buckets_are_timed_once_more_over_a_group_whose_kernels_have_few_blocks(monkeypatch):
+    asked, few = [], object()
+    options = SimpleNamespace(config=SimpleNamespace(max_ctas=32))
+    monkeypatch.setattr(torch.distributed, "ProcessGroupNCCL", SimpleNamespace(Options=lambda: options), raising=False)
+    monkeypatch.setattr(torch.distributed, "new_group", lambda **how: asked.append(how) or few)
+    found = exposed_here.variants_on(torch.device("cuda", 0))
+    assert list(found) == [*VARIANTS, FEW] and asked == [{"backend": "nccl", "pg_options": options}]
+    assert options.config.max_ctas == 4 and list(found[FEW]) == [ALONE, SERIAL, "buckets"]
+    assert all(make.keywords["dp"] is few for make in found[FEW].values())
+    assert exposed_here.variants_on(torch.device("cpu")) is VARIANTS

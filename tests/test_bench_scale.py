@@ -106,11 +106,12 @@ def measured():
 def test_what_auto_takes_at_two_and_four_gpus_was_not_slower_than_serial_when_measured(has_peers):
     for (kind, M, K, N, p), ms in measured().items():
         form, pieces = fastest(Size(kind, M, K, N, torch.bfloat16, p), has_peers, is_captured=True)
-        assert ms[form] <= NOISE * ms["serial"], (kind, M, K, N, p, form, pieces)
+        name = form if pieces is None or form != "peer" else "auto"  # which took those pieces
+        assert ms[name] <= NOISE * ms["serial"], (kind, M, K, N, p, form, pieces)
 
 
 def test_at_four_ranks_a_layer_that_the_cpu_would_launch_longer_than_it_computes_is_serial():
-    """A width of 8192 over four GPUs: `scale` measured a step of 34 ms with peer copies and of 25 one by one."""
+    """`scale` measured a step of 34.5 ms with peer copies, which `auto` took then, and of 24.9 without."""
     for kind, into, out in (("gather", 8192, 7168), ("scatter", 7168, 8192), ("gather", 8192, 2048)):
         assert fastest(Size(kind, 4096, into, out, torch.bfloat16, 4), True) == ("serial", None)
         assert fastest(Size(kind, 4096, into, out, torch.bfloat16, 4), True, is_captured=True)[0] == "peer"

@@ -53,6 +53,28 @@ def test_what_is_predicted_to_be_the_fastest_was_at_most_8_percent_slower_than_t
         assert times["serial", None] == pytest.approx(ms["serial"], rel=0.25)
 
 
+def by_way():
+    """Kind and shape -> variant -> way of timing -> milliseconds, of the recorded run on GPUs."""
+    found = {}
+    for figures in recorded("overlap").values():
+        for row in figures["rows"] if figures["backend"] == "nccl" else []:
+            if row["kind"] in ("gather_product", "product_scatter"):
+                kind = "gather" if row["kind"] == "gather_product" else "scatter"
+                found.setdefault((kind, tuple(row["shape"])), {})[row["variant"]] = row["ms_by_way"]
+    return found
+
+
+@pytest.mark.skipif(not measured(), reason="no run on GPUs is recorded")
+@pytest.mark.parametrize(("way", "is_captured"), [("back to back", False), ("back to back, graph", True)])
+def test_where_no_memory_is_shared_auto_is_not_slower_than_one_after_the_other_but_for_noise(way, is_captured):
+    chosen = set()
+    for (kind, shape), ms in by_way().items():
+        form, _ = fastest(size_of(kind, shape), False, is_captured)
+        assert ms[form][way] <= NOISE * ms["serial"][way], (kind, shape, form)
+        chosen.add((kind, form))
+    assert chosen == {("gather", "serial"), ("gather", "ring"), ("scatter", "serial")}
+
+
 @pytest.mark.parametrize("kind", ["gather", "scatter"])
 def test_large_products_hide_their_communication_in_shared_memory_and_tiny_ones_do_not(kind):
     large, tiny = predicted_ms(kind, (8192, 8192, 8192)), predicted_ms(kind, (256, 512, 512))

@@ -12,8 +12,9 @@ from linear_cases import TIGHT, draw
 from overlap_cases import KERNELS, cases, errors
 from rig import run_ranks
 from shared_area import SharedSlot, shared_areas
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from tpcourse.overlap import area, gather_product, product_scatter
+from tpcourse.overlap import area, gather_product, peer, product_scatter
 
 
 def _apart(rank, group, folder):
@@ -154,3 +155,39 @@ def _same_to_the_bit(rank, group, folder):
 @pytest.mark.parametrize("p", [2, 4])
 def test_the_gradient_of_a_weight_is_one_product_over_all_tokens_and_so_serial_s_to_the_bit(p, tmp_path):
     assert run_ranks(_same_to_the_bit, p, str(tmp_path)) == [[True] * 12] * p
+
+
+class Counted(TorchDispatchMode):
+    """How many products run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.products += func.overloadpacket.__name__ in ("mm", "addmm", "addmm_", "bmm", "baddbmm_")
+        return func(*args, **kwargs or {})
+
+
+def _backward_products(rank, group, folder):
+    """Kind and what needs a gradient -> products of a backward, and copies of this rank's own tokens."""
+    found, put_own = {}, peer._Arriving.put_own
+    with shared_areas(folder, group):
+        for kind, needed in product(KERNELS, ("both", "x", "weight")):
+            x = draw(0, 1, 4 if kind == "gather" else 8, 6).requires_grad_(needed != "weight")
+            y = KERNELS[kind](x, draw(1, 5, 6).requires_grad_(needed != "x"), tp=group, form="peer")
+            own = []
+            noted = mock.patch.object(peer._Arriving, "put_own", lambda call: own.append(put_own(call)))  # noqa: B023
+            with noted, Counted() as counted:
+                y.sum().backward()
+            found[kind, needed] = counted.products, len(own)
+    return found
+
+
+def test_a_backward_has_no_product_more_than_it_needs_and_no_copy_where_nothing_is_summed(tmp_path):
+    """At two ranks dx has two products, and four where its sum leaves in two pieces. dW is one behind those of dx, and
+    one for each rank's tokens without them.
+    """
+    right = {("gather", "x"): (4, 0), ("scatter", "x"): (2, 0)}
+    right |= {(kind, needed): found for kind in KERNELS for needed, found in (("both", (3, 1)), ("weight", (2, 0)))}
+    assert run_ranks(_backward_products, 2, str(tmp_path)) == [right] * 2

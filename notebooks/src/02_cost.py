@@ -115,13 +115,13 @@ assert 0.25 < (alpha + beta * sizes[0]) / times[0] < 0.35 and round(0.3 * times[
 # ## 3. Predict, then measure
 # A fit that only describes what it has seen is worth little. The sizes in `unseen` lie between the others, and the fit has not met them.
 #
-# **How far off is the prediction, in percent, for half of them?**
+# **How far off is the prediction, in per cent, for half of them?**
 
 # %%
 my_guess = ...
 
 # %% [markdown]
-# The median of $|\text{predicted} / \text{measured} - 1|$, in percent:
+# The median of $|\text{predicted} / \text{measured} - 1|$, in per cent:
 
 # %% tags=["nbval-ignore-output"]
 error = costs.median_error(fits, unseen)
@@ -133,7 +133,7 @@ draw.cost_fit(measured, fits, unseen, recorded=costs.recorded())
 # %% [markdown]
 # Hollow points were not fitted. A run that was recorded on GPUs is in grey: same formula, same fit, other numbers. A line
 # that is right within a third of the time is enough to choose an algorithm, a link or a bucket, because those choices differ by
-# factors. It is not enough to claim ten percent: for that you measure.
+# factors. It is not enough to claim ten per cent: for that you measure.
 #
 # Do not carry $\alpha$ and $\beta$ over to another machine, another number of ranks, or sizes far outside of what you measured.
 
@@ -180,7 +180,8 @@ draw.bandwidths(measured)
 draw.by_ranks(*draw.recorded_scale("bus"), ylabel="bus GB/s")
 
 # %% [markdown]
-# Nearly the same: the all-reduce has 331 and 355 GB/s, while its algorithm bandwidth falls from 331 to 237.
+# The all-reduce is nearly the same, 331 and 355 GB/s, while its algorithm bandwidth falls from 331 to 237. The other two have less on two GPUs, about
+# 275, and 330 on four.
 
 # %% tags=["check"]
 for p in (2, 4, 8, 64):
@@ -379,7 +380,7 @@ speed = costs.LINKS["10 Gb/s"].bytes_per_s
 {tokens: round(costs.gradient_ratio(2, tokens, F, speed), 2) for tokens in (2**14, 2**18, 2**22)}
 
 # %% [markdown]
-# At a quarter of a million tokens a rank the two are equal, at four million the gradients cost six percent. That is why large clusters have large batches.
+# At a quarter of a million tokens a rank the two are equal, at four million the gradients cost six per cent. That is why large clusters have large batches.
 
 # %% tags=["check"]
 small, large = (cables["1 Gb/s"]["steps"][i] for i in (0, -1))

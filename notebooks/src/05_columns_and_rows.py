@@ -752,7 +752,7 @@ draw.by_ranks(lines, machine, ylabel="time / one device", ideal=lambda p: 1 / p)
 # ranks want the same cores, so look there at how the widths differ, and for speed at GPUs.
 #
 # **Verdict.** The same loss, and about that much memory: yes. "1.34 times as fast" says something about a machine, where h 512 was wide enough. On fast
-# GPUs a narrow layer is slower on two than on one, and no faster on four; a wide one takes 0.58 and 0.36 of one device's time.
+# GPUs the narrow model takes 1.85 times as long on two as on one, and 1.92 times on four; the wide one takes 0.58 and 0.36 of one device's time.
 
 # %% tags=["check"]
 for figures in draw.recorded("tensor").values():

@@ -703,7 +703,7 @@ draw.memory_and_time(*draw.recorded_stages())
 
 # %% [markdown]
 # The dots are ours, the triangles PyTorch's. A point further down holds less, further left is faster, and the arrow is what prefetch does
-# to stage 3. The steps differ by two percent: over NVLink the calls hide behind the products, even the half more of stage 3. Without
+# to stage 3. The steps differ by two per cent: over NVLink all calls are short beside the products, even the half more of stage 3. Without
 # prefetch a little of it shows. Over a slower link it would be more. Which stage to take, then? The first that fits: stage 1 saves the
 # most, stage 2 sends no more, and stage 3 is the only one that asks for more.
 
@@ -718,7 +718,7 @@ assert all(same(got) for got in (*ours_after, *theirs)) and 0.95 < ratio < 1.1
 draw.by_ranks(*draw.recorded_scale("zero"), ylabel="bytes a weight", ideal=lambda p: 16 / p)
 
 # %% [markdown]
-# And in the recorded run our stage 3 takes at most 1.10 times the time of `fully_shard`, and 1.05 times its memory:
+# And in the run on two GPUs, the one with dots and triangles, our stage 3 takes at most 1.10 times the time of `fully_shard`, and 1.05 times its memory:
 
 # %% tags=["check"]
 rows = {row["name"]: row for row in draw.recorded_stages()[0]}

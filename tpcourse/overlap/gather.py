@@ -46,7 +46,7 @@ def gather_product(
     reduce-scatter; p - 1 messages and (p - 1) pieces (`ring`); or copies that no ledger sees (`peer`).
     Raises: ValueError if shapes do not fit, or the form is not to be had here.
     Trap: hidden communication is not free. It takes memory bandwidth from the product, and split products are slower.
-    In bfloat16 a `ring`'s dW, of p parts, is rounded p times.
+    In bfloat16 a `ring`'s dW is rounded once for each part of each sequence.
     """
     require_how(form, pieces)
     if tp is None:
@@ -82,7 +82,7 @@ class GatherProduct(Function):
         form, tokens = ctx.form, ctx.tokens
         parts: Iterable[Part] = map(Part, ctx.places, blocks)
         if needs_dweight and ctx.regather:
-            parts = form.arriving(blocks[0], tokens, is_summed=True)  # under the product for dx
+            parts = form.arriving(blocks[0], tokens, with_whole=needs_dx)  # under the products for dx
         stays = cache(partial(weight_gradients, parts, tokens.block(dy), needs_dweight, needs_dbias))
         dx, between = None, stays if needs_dweight else None  # while dx travels
         if needs_dx:

@@ -21,22 +21,23 @@ from tpcourse.overlap.tokens import Tokens
 
 
 def arriving(
-    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, with_whole: bool = False
 ) -> Iterator[Part]:
     """All ranks' tokens as they come, this rank's first: [.., T_r, D] -> parts of [b, R, D].
 
     Each rank writes its tokens into the others' memory, in `pieces` (1), from the moment of the call, while its own
-    are multiplied from where they are; then the others', from where they came. Nothing is copied twice: the next call
+    are multiplied from where they are; then the others', from where they came. Nothing travels twice: the next call
     but one writes there, so backward gathers again what it needs. With `is_apart` the others' part may be multiplied
-    on a stream of its own, and begin as the blocks of the product before it end. With `is_summed` this rank's tokens
-    are put among the others', and a last part has them all.
-    Traffic: p - 1 copies of this rank's tokens, (p-1)/p n bytes where they are equal.
+    on a stream of its own, and begin as the blocks of the product before it end. `with_whole` puts this rank's tokens
+    among the others', sequence by sequence, and hands out a last part that has them all.
+    Traffic: p - 1 times a copy for each of the pieces, or with a whole for each sequence; (p-1)/p n bytes where ranks
+    have equally many tokens.
     """
-    call = _Arriving(x, tokens, pieces or 1, is_apart, is_summed)
+    call = _Arriving(x, tokens, pieces or 1, is_apart, with_whole)
     with call.slot.beside():  # behind what the current stream has now
         for to in call.others:
             call.push(to)
-        if is_summed:
+        if with_whole:
             call.put_own()
     return call.parts()
 
@@ -44,14 +45,14 @@ def arriving(
 class _Arriving:
     """One call: where its blocks are."""
 
-    def __init__(self, x: Tensor, tokens: Tokens, num_pieces: int, is_apart: bool, is_summed: bool) -> None:
+    def __init__(self, x: Tensor, tokens: Tokens, num_pieces: int, is_apart: bool, with_whole: bool) -> None:
         self.rank, self.num_pieces, self.mine = tokens.rank, num_pieces, tokens.block(x)
-        self.is_apart, self.is_summed = is_apart, is_summed
+        self.is_apart, self.with_whole = is_apart, with_whole
         self.sizes, p = tokens.num_rows(x), len(tokens.sizes)
         self.others = [(self.rank + step) % p for step in range(1, p)]  # no two ranks begin with the same one
         b, _, width = self.mine.shape
         self.shape = (b, sum(self.sizes), width)
-        room = aligned(math.prod(self.shape))
+        room = math.prod(self.shape)
         area = area_of("gather", tokens, x, room * x.itemsize, self.others)
         self.slot = area.next_slot(x.dtype, room)
 
@@ -63,32 +64,44 @@ class _Arriving:
         """Where a rank's tokens belong in the whole."""
         return rows_of(rank, self.sizes, self.shape[0])
 
+    def rows(self, rank: int, owner: int) -> Tensor:
+        """Where a rank has an owner's tokens, [b, R_r, D]: at their place in the whole, or without gaps."""
+        if self.with_whole:
+            return self.whole(rank)[self.place(owner)]
+        b, _, width = self.shape
+        start, shape = b * sum(self.sizes[:owner]) * width, (b, self.sizes[owner], width)
+        return self.whole(rank).flatten()[start : start + math.prod(shape)].view(shape)
+
     def push(self, to: int) -> None:
         """Write this rank's tokens into another rank's memory, each piece with its signal."""
         self.slot.wait_free(to)
-        there = self.whole(to)[self.place(self.rank)]
+        there = self.rows(to, self.rank)
         for number, at in enumerate(cut(everything(self.mine), self.num_pieces)):
             self.slot.copy(self.mine[at], there[at], f"push to rank {to}")
             self.slot.put(to, number)
 
     def put_own(self) -> None:
         """This rank's tokens among the others' in its own memory: a copy that no link sees."""
-        self.whole(self.rank)[self.place(self.rank)].copy_(self.mine)
+        self.rows(self.rank, self.rank).copy_(self.mine)
 
     def parts(self) -> Iterator[Part]:
         """This rank's tokens, then the others', each piece behind its signal; they may be overwritten afterwards."""
-        stream, whole = self.slot.second if self.is_apart else nullcontext, self.whole(self.rank)
+        stream, is_summed = self.slot.second if self.is_apart else nullcontext, not self.with_whole
         self.slot.fork()
-        yield Part(self.place(self.rank), self.mine, is_summed=not self.is_summed)
+        yield Part(self.place(self.rank), self.mine, is_summed=is_summed)
         for from_ in reversed(self.others):
-            for number, at in enumerate(cut(self.place(from_), self.num_pieces)):
+            come = self.rows(self.rank, from_)
+            places = cut(self.place(from_), self.num_pieces)
+            for number, (at, here) in enumerate(zip(places, cut(everything(come), self.num_pieces), strict=True)):
                 with stream():
                     self.slot.wait(from_, number)
-                yield Part(at, whole[at], stream, is_summed=not self.is_summed)
+                yield Part(at, come[here], stream, is_summed=is_summed)
         self.slot.unite()
         self.slot.join()
-        if self.is_summed:
+        if self.with_whole:
+            whole = self.whole(self.rank)
             yield Part(everything(whole), whole, is_new=False)
+            self.slot.follow()  # this rank writes there as well, and waits for no signal of its own
         for from_ in self.others:
             self.slot.free(from_)
 
@@ -113,8 +126,8 @@ def scatter(
     call.slot.follow()  # from here on the copying stream may write y, the spare room and the slot
     for step in range(len(tokens.sizes)):
         call.multiply(step)
-        if step == 0 and between is not None:
-            between()
+        if step == len(tokens.sizes) - 2 and between is not None:
+            between()  # late, so that what it waits for has had time to come
     call.slot.join()
     call.slot.free(call.left)
     return tokens.unblock(call.y, x, tokens.sizes[tokens.rank])

@@ -19,7 +19,7 @@ from tpcourse.overlap.tokens import Tokens
 
 
 def arriving(
-    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, with_whole: bool = False
 ) -> Iterator[Part]:
     """As `ring.arriving`, but each message is posted behind what is done with the part, and waited for at once.
 

@@ -59,7 +59,7 @@ def add_product(block: Tensor, matrix: Tensor, into: Tensor) -> None:
 def added_weight_gradient(dweight: Tensor | None, dy: Tensor, block: Tensor) -> Tensor:
     """dW + dy^T x for some rows of x, in the product's epilogue; dW = None is 0.
 
-    Shapes: [out, in], [b, R, out], [b, R, in] -> [out, in]. In bfloat16 dW is rounded once for each part.
+    Shapes: [out, in], [b, R, out], [b, R, in] -> [out, in]. In bfloat16 dW is rounded once for each product.
     """
     pairs = [(rows(dy), rows(block))] if _is_matrix(dy, block) else zip(dy, block, strict=True)
     for dy_rows, x_rows in pairs:  # [R, out], [R, in]

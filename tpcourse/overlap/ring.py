@@ -20,7 +20,7 @@ Works = list[dist.Work]
 
 
 def arriving(
-    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, with_whole: bool = False
 ) -> Iterator[Part]:
     """All ranks' tokens as they come, this rank's first: [.., T_r, D] -> p parts of [b, R, D].
 

@@ -50,7 +50,7 @@ def product_scatter(
 
 
 class ProductScatter(Function):
-    """`product_scatter` for autograd: the gather of dy is hidden under both of its products."""
+    """`product_scatter` for autograd: the gather of dy is hidden under the products for dx, or for both."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, tokens: Tokens, how: How) -> Tensor:
@@ -66,7 +66,7 @@ class ProductScatter(Function):
         needs_dx, needs_dweight, needs_dbias, *_ = ctx.needs_input_grad
         tokens, how, dx, dweight = ctx.tokens, ctx.how, None, None
         needs_all = needs_dx or needs_dweight
-        parts = FORMS[how.form].arriving(dy, tokens, is_summed=needs_dweight) if needs_all else iter(())
+        parts = FORMS[how.form].arriving(dy, tokens, with_whole=needs_dx and needs_dweight) if needs_all else iter(())
         dbias = bias_gradient(dy) if needs_dbias else None  # partial: only this rank's tokens
         if needs_dx:
             dx = tokens.empty_block(dy, weight.shape[1])  # [b, R, F/p]

@@ -12,10 +12,12 @@ from tpcourse.overlap.tokens import Moving, Tokens
 
 
 def arriving(
-    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, is_summed: bool = False
+    x: Tensor, tokens: Tokens, *, pieces: int | None = None, is_apart: bool = False, with_whole: bool = False
 ) -> Iterator[Part]:
     """All ranks' tokens, in one part: [.., T_r, D] -> [b, R, D].
 
+    Every form takes the same options and may ignore them: `pieces` cuts what travels, with `is_apart` a part may be
+    multiplied on a stream of its own, and `with_whole` asks for all tokens in one part, after those that come.
     Traffic: one all-gather, (p-1)/p n bytes; it begins at once, and the part comes with its last byte.
     """
     return _whole(tokens.gather(x, async_op=True), tokens)

@@ -68,7 +68,7 @@ def measure_here(repeats: int | None = None) -> dict[str, Any]:
 
 
 def groups_by_size() -> Groups:
-    """1, 2, 4 and so on up to the world -> this rank's group of so many neighbours; None for itself alone."""
+    """1, 2, 4 and so on, as long as it divides the world -> this rank's group of so many neighbours; None for 1."""
     rank, p = dist.get_rank(), dist.get_world_size()
     groups: Groups = {1: None}
     size = 2
