@@ -102,6 +102,7 @@ class _Arriving:
             whole = self.whole(self.rank)
             yield Part(everything(whole), whole, is_new=False)
             self.slot.follow()  # this rank writes there as well, and waits for no signal of its own
+            self.slot.join()  # a captured graph wants every stream back
         for from_ in self.others:
             self.slot.free(from_)
 
