@@ -16,7 +16,7 @@ lab: .venv/ready
 	@.venv/bin/python -m tpcourse lab $(OPTIONS)
 
 test: .venv/ready .venv/nbgrader/ready
-	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --nbval tests notebooks solutions $(OPTIONS)
+	@.venv/bin/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --nbval tests notebooks solutions $(OPTIONS)
 
 grading: .venv/ready .venv/nbgrader/ready
 	@.venv/bin/python -m tests.grade_all

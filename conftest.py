@@ -8,7 +8,8 @@ import pytest
 
 from tpcourse.home import settle_home
 
-STAGES = ("style", "types", "built notebooks", "unit", "hangs", "notebooks", "browser")
+STAGES = ("style", "types", "built notebooks", "browser", "notebooks", "hangs", "unit")
+"""In this order: what fails at once, then long files, so that short ones are left to share when workers run dry."""
 
 settle_home()       # before nbval starts a kernel
 
