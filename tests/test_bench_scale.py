@@ -6,18 +6,15 @@ import json
 from functools import cache
 
 import pytest
-import torch
 import torch.distributed as dist
 from rig import run_ranks
+from test_overlap_choice import NOISE, measured, size_of
 
 from tpcourse.cli.bench import scale, scale_here
 from tpcourse.cli.bench.overlap_variants import GATHER, SCATTER, Shape
-from tpcourse.draw import recorded
-from tpcourse.overlap.choice import Size, fastest
+from tpcourse.overlap.choice import fastest
 
 P = 4
-NOISE = 1.08
-"""By so much the same form differs from itself in a recorded run."""
 
 
 def _measured(rank, group):
@@ -91,27 +88,17 @@ def test_the_command_measures_on_ranks_of_its_own(monkeypatch):
     assert scale.measure(3).figures["p"] == P and asked == [("scale_here", "measure_here", 3)]
 
 
-def measured():
-    """Kind, shape, number of GPUs -> variant -> milliseconds, of the recorded run."""
-    rows: dict[tuple, dict[str, float]] = {}
-    for figures in recorded("scale").values():
-        for row in figures["overlap"] if figures["backend"] == "nccl" else []:
-            kind = {GATHER: "gather", SCATTER: "scatter"}[row["kind"]]
-            rows.setdefault((kind, *row["shape"], row["p"]), {})[row["variant"]] = row["ms"]
-    return rows
-
-
-@pytest.mark.skipif(not measured(), reason="no run on GPUs is recorded")
+@pytest.mark.skipif(not measured("scale"), reason="no run on GPUs is recorded")
 @pytest.mark.parametrize("has_peers", [True, False])
 def test_what_auto_takes_at_two_and_four_gpus_was_not_slower_than_serial_when_measured(has_peers):
-    for (kind, M, K, N, p), ms in measured().items():
-        form, pieces = fastest(Size(kind, M, K, N, torch.bfloat16, p), has_peers, is_captured=True)
+    for (kind, shape, p), ms in measured("scale").items():
+        form, pieces = fastest(size_of(kind, shape, p), has_peers, is_captured=True)
         name = form if pieces is None or form != "peer" else "auto"  # which took those pieces
-        assert ms[name] <= NOISE * ms["serial"], (kind, M, K, N, p, form, pieces)
+        assert ms[name] <= NOISE * ms["serial"], (kind, shape, p, form, pieces)
 
 
 def test_at_four_ranks_a_layer_that_the_cpu_would_launch_longer_than_it_computes_is_serial():
     """`scale` measured a step of 34.5 ms with peer copies, which `auto` took then, and of 24.9 without."""
     for kind, into, out in (("gather", 8192, 7168), ("scatter", 7168, 8192), ("gather", 8192, 2048)):
-        assert fastest(Size(kind, 4096, into, out, torch.bfloat16, 4), True) == ("serial", None)
-        assert fastest(Size(kind, 4096, into, out, torch.bfloat16, 4), True, is_captured=True)[0] == "peer"
+        assert fastest(size_of(kind, (4096, into, out), 4), True) == ("serial", None)
+        assert fastest(size_of(kind, (4096, into, out), 4), True, is_captured=True)[0] == "peer"

@@ -31,20 +31,19 @@ def predicted_ms(kind: str, shape, p: int = 2):
     return {choice: 1e3 * predicted_s(size_of(kind, shape, p), *choice) for choice in CHOICES[kind]}
 
 
-def measured():
-    """Kind and shape -> variant -> milliseconds, of the recorded run on GPUs."""
-    found = {}
-    for figures in recorded("overlap").values():
-        for row in figures["rows"] if figures["backend"] == "nccl" else []:
-            if row["kind"] in ("gather_product", "product_scatter"):
-                kind = "gather" if row["kind"] == "gather_product" else "scatter"
-                found.setdefault((kind, tuple(row["shape"])), {})[row["variant"]] = row["ms"]
+def measured(bench: str = "overlap", figure: str = "ms"):
+    """Kind, shape and number of GPUs -> variant -> a figure of the recorded run on GPUs."""
+    kinds, found = {"gather_product": "gather", "product_scatter": "scatter"}, {}
+    for figures in recorded(bench).values():
+        for row in figures["overlap" if bench == "scale" else "rows"] if figures["backend"] == "nccl" else []:
+            if kind := kinds.get(row["kind"]):
+                found.setdefault((kind, tuple(row["shape"]), row.get("p", 2)), {})[row["variant"]] = row[figure]
     return found
 
 
 @pytest.mark.skipif(not measured(), reason="no run on GPUs is recorded")
 def test_what_is_predicted_to_be_the_fastest_was_at_most_8_percent_slower_than_the_fastest_when_measured():
-    for (kind, shape), ms in measured().items():
+    for (kind, shape, _), ms in measured().items():
         times = predicted_ms(kind, shape)
         form, pieces = fastest(size_of(kind, shape), True, is_captured=True)  # as most of the best were measured
         candidates = {VARIANTS.get((kind, *choice), choice[0]) for choice in times}
@@ -53,22 +52,11 @@ def test_what_is_predicted_to_be_the_fastest_was_at_most_8_percent_slower_than_t
         assert times["serial", None] == pytest.approx(ms["serial"], rel=0.25)
 
 
-def by_way():
-    """Kind and shape -> variant -> way of timing -> milliseconds, of the recorded run on GPUs."""
-    found = {}
-    for figures in recorded("overlap").values():
-        for row in figures["rows"] if figures["backend"] == "nccl" else []:
-            if row["kind"] in ("gather_product", "product_scatter"):
-                kind = "gather" if row["kind"] == "gather_product" else "scatter"
-                found.setdefault((kind, tuple(row["shape"])), {})[row["variant"]] = row["ms_by_way"]
-    return found
-
-
 @pytest.mark.skipif(not measured(), reason="no run on GPUs is recorded")
 @pytest.mark.parametrize(("way", "is_captured"), [("back to back", False), ("back to back, graph", True)])
 def test_where_no_memory_is_shared_auto_is_not_slower_than_one_after_the_other_but_for_noise(way, is_captured):
     chosen = set()
-    for (kind, shape), ms in by_way().items():
+    for (kind, shape, _), ms in measured(figure="ms_by_way").items():
         form, _ = fastest(size_of(kind, shape), False, is_captured)
         assert ms[form][way] <= NOISE * ms["serial"][way], (kind, shape, form)
         chosen.add((kind, form))

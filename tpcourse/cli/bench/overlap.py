@@ -37,8 +37,7 @@ def summary(found: dict[str, Any]) -> Result:
     rows = [row for problem in problems for row in rows_of(problem)]
     table = [_line(row) for row in rows]
     for problem in found["problems"]:
-        what = _what(problem)
-        table += [(what, name, *[""] * 7, f"skipped: {why[:60]}") for name, why in problem["skipped"].items()]
+        table += [(what(problem), name, *[""] * 7, f"skipped: {why[:60]}") for name, why in problem["skipped"].items()]
     return Result(COLUMNS, table, {**found, "rows": rows})
 
 
@@ -104,7 +103,8 @@ def _backward(both: Problem, forward: Problem) -> Problem:
     return {**both, "kind": "mlp_backward", "ms": ms, "errors": {}}
 
 
-def _what(problem: Problem) -> str:
+def what(problem: Problem) -> str:
+    """Kind and shape of a problem or a row, in words."""
     return f"{problem['kind']} {' x '.join(map(str, problem['shape']))}"
 
 
@@ -112,4 +112,4 @@ def _line(row: dict[str, Any]) -> tuple[object, ...]:
     keys = ("ms", "hidden", "over_torch", "alone_ms", "alone_hidden", "alone_over_torch")
     numbers = ("" if row[key] is None else row[key] for key in keys)
     error = "" if row["error"] is None else f"{row['error']:.1e}"
-    return (_what(row), row["variant"], *numbers, "graph" if row["as_graph"] else "eager", error)
+    return (what(row), row["variant"], *numbers, "graph" if row["as_graph"] else "eager", error)

@@ -25,7 +25,7 @@ from tpcourse.cli.bench.overlap_variants import (
 from tpcourse.cli.bench.overlap_ways import captured, far_from, ms_by_way, works
 from tpcourse.cli.bench.ranks_here import progress_here, spans_of_all
 from tpcourse.ranks.timing import device_here
-from tpcourse.timeline import Span
+from tpcourse.timeline.span import spans_of
 
 DRAWN = ("serial", "popular", "ring", "peer", FUSED)
 """Variants whose timeline is kept, at the first shape of each kind."""
@@ -106,5 +106,5 @@ def timelines(kind: str, shape: Shape, device: torch.device) -> list[dict[str, A
 
 def length(spans: list[list[Any]]) -> float:
     """Seconds from the first begin to the last end on any rank."""
-    rows = [Span(*span) for span in spans]
+    rows = spans_of(spans)
     return max(row.end_s for row in rows) - min(row.begin_s for row in rows)

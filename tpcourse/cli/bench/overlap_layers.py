@@ -19,7 +19,6 @@ from tpcourse.cli.bench import tensor_times
 from tpcourse.cli.bench.overlap_ways import captured, far_from, ms_by_way, works
 from tpcourse.cli.bench.ranks_here import progress_here
 from tpcourse.conjugates import gather_scatter_sum, scatter_sum_gather
-from tpcourse.linear import column_linear, row_linear
 from tpcourse.ranks.timing import device_here
 
 Call = Callable[[], Any]
@@ -131,7 +130,7 @@ def _pair(forward: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor, weights: l
 
 def _ours(n: Numbers, form: str, x: Tensor) -> Tensor:
     how: dict[str, Any] = {"tp": dist.group.WORLD, "sequence_dim": TOKENS, "overlap": form}
-    return row_linear(F.gelu(column_linear(x, n.up, **how)), n.down, **how)
+    return tensor_times.split_mlp(x, n.up, n.down, **how)
 
 
 def _one_by_one(n: Numbers, x: Tensor) -> Tensor:

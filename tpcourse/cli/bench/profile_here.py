@@ -20,7 +20,7 @@ from torch import Tensor
 
 from tpcourse.block import GPT, GPTConfig, finish_gradients, gradient_norm
 from tpcourse.cli.bench.overlap_ways import tried
-from tpcourse.cli.bench.ranks_here import progress_here
+from tpcourse.cli.bench.ranks_here import let_go, progress_here
 from tpcourse.cli.bench.tensor_models import _now, reset_peak
 from tpcourse.ranks.timing import device_here, slowest
 from tpcourse.train import batch, source_tokens
@@ -139,12 +139,8 @@ def _step(model: GPT, optimizer: Any, x: Tensor, y: Tensor, precision: AbstractC
 
 def _clean(device: torch.device) -> tuple[int, int]:
     """Let go of what the last visit left; the bytes that are there still, of tensors and outside the allocator."""
-    gc.collect()
-    if device.type != "cuda":
-        return 0, 0
-    torch.cuda.synchronize()
-    torch.cuda.empty_cache()
-    return torch.cuda.memory_allocated(), _outside()
+    let_go(device)
+    return (torch.cuda.memory_allocated(), _outside()) if device.type == "cuda" else (0, 0)
 
 
 def _outside() -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from tpcourse.cli.bench.fresh import progress
@@ -15,6 +17,14 @@ def progress_here(text: str) -> None:
     """Say it once, from the first rank."""
     if dist.get_rank() == 0:
         progress(text)
+
+
+def let_go(device: torch.device) -> None:
+    """Give back the memory of all that nothing refers to any more."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
 
 
 def spans_of_all(spans: Iterable[Span]) -> list[list[Any]]:

@@ -13,7 +13,7 @@ from typing import Any
 from tpcourse.cli.bench import Result
 from tpcourse.cli.bench.bare import on_bare_ranks
 from tpcourse.cli.bench.fresh import progress
-from tpcourse.cli.bench.overlap import rows_of
+from tpcourse.cli.bench.overlap import rows_of, what
 
 COLUMNS = ("what", "variant", "GPUs", "ms", "figure", "is")
 ALONE = "one device"
@@ -61,10 +61,9 @@ def _pair(figures: dict[str, Any]) -> list[tuple[object, ...]]:
 
 def _overlap(figures: dict[str, Any]) -> list[tuple[object, ...]]:
     return [
-        (f"{one['kind']} {' x '.join(map(str, one['shape']))}", one["variant"], one["p"], one["ms"],
-         "" if one["hidden"] is None else one["hidden"], "E")
+        (what(one), one["variant"], one["p"], one["ms"], "" if one["hidden"] is None else one["hidden"], "E")
         for one in figures["overlap"]
-    ]  # fmt: skip
+    ]
 
 
 def _zero(figures: dict[str, Any]) -> list[tuple[object, ...]]:

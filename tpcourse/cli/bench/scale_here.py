@@ -5,7 +5,6 @@ The groups of a number are blocks of neighbours that all work at a time; the slo
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from functools import partial
 from statistics import median
@@ -25,13 +24,12 @@ from tpcourse.cli.bench.overlap_variants import (
     Shape,
     allow_symmetric_memory,
 )
-from tpcourse.cli.bench.ranks_here import progress_here
-from tpcourse.cli.bench.scale_models import models, pairs
+from tpcourse.cli.bench.ranks_here import let_go, progress_here
+from tpcourse.cli.bench.scale_models import Groups, models, pairs
 from tpcourse.cli.bench.zero_variants import Sizes
 from tpcourse.ranks.timing import device_here, time_collectives
 from tpcourse.zero import Zero1, Zero2, Zero3
 
-Groups = dict[int, dist.ProcessGroup | None]
 BUS_BYTES = {"cuda": (2**20, 2**26, 2**30), "cpu": (2**12, 2**18)}
 SHAPES = {
     "cuda": ((GATHER, Shape(16384, 8192, 4096)), (SCATTER, Shape(16384, 4096, 8192))),
@@ -48,8 +46,8 @@ STAGES = {1: Zero1, 2: Zero2, 3: Zero3}
 
 def measure_here(repeats: int | None = None) -> dict[str, Any]:
     """Runs in the rank: the rows of every part, for each number of ranks."""
-    kind = device_here().type
-    number, groups = repeats or (20 if kind == "cuda" else 3), groups_by_size()
+    device, groups = device_here(), groups_by_size()
+    number = repeats or (20 if device.type == "cuda" else 3)
     parts: dict[str, Callable[[Groups, int], Any]] = {
         "bus": bus,
         "model": models,
@@ -61,9 +59,7 @@ def measure_here(repeats: int | None = None) -> dict[str, Any]:
     for name, part in parts.items():
         progress_here(f"scale: {name}")
         found[name] = part(groups, number)
-        gc.collect()
-        if kind == "cuda":
-            torch.cuda.empty_cache()
+        let_go(device)
     return found
 
 

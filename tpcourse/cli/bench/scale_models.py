@@ -14,12 +14,12 @@ from tpcourse.block import GPT, GPTConfig, finish_gradients
 from tpcourse.cli.bench.profile_here import MODES, STYLE
 from tpcourse.cli.bench.ranks_here import progress_here
 from tpcourse.cli.bench.scale import ALL_REDUCE, ALONE, SPLIT
-from tpcourse.cli.bench.tensor_times import TOKENS, Size, place, random, step_of
-from tpcourse.linear import column_linear, row_linear
+from tpcourse.cli.bench.tensor_times import TOKENS, Size, place, random, split_mlp, step_of
 from tpcourse.ranks.timing import device_here, median_seconds
 from tpcourse.train import batch, source_tokens
 
 Groups = dict[int, dist.ProcessGroup | None]
+"""A number of ranks -> the group of so many that this rank is in; None for itself alone."""
 Step = Callable[[], Any]
 MODELS: dict[str, tuple[tuple[dict[str, Any], int], ...]] = {
     "cuda": (
@@ -90,15 +90,13 @@ def _pair_steps(size: Size, tp: dist.ProcessGroup) -> dict[str, Step]:
     piece, dpiece = (whole.chunk(p, TOKENS)[r].clone() for whole in (x, dy))
     up, down = (nn.Parameter(random(*s) / size.D**0.5) for s in ((size.F // p, size.D), (size.D, size.F // p)))
 
-    def ours(x: Tensor, dim: int | None) -> Tensor:
-        hidden = F.gelu(column_linear(x, up, tp=tp, sequence_dim=dim))
-        return row_linear(hidden, down, tp=tp, sequence_dim=dim)
+    ours = partial(split_mlp, up=up, down=down, tp=tp)
 
     def products(x: Tensor) -> Tensor:
         return F.linear(F.gelu(F.linear(x, up)), down)
 
     return {
         "products": step_of(products, x.clone(), dy, [up, down]),
-        ALL_REDUCE: step_of(partial(ours, dim=None), x.clone(), dy, [up, down]),
-        SPLIT: step_of(partial(ours, dim=TOKENS), piece, dpiece, [up, down]),
+        ALL_REDUCE: step_of(partial(ours, sequence_dim=None), x.clone(), dy, [up, down]),
+        SPLIT: step_of(partial(ours, sequence_dim=TOKENS), piece, dpiece, [up, down]),
     }

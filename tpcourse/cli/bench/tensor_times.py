@@ -91,6 +91,11 @@ def random(*shape: int) -> Tensor:
     return torch.randn(*shape, **place())
 
 
+def split_mlp(x: Tensor, up: Tensor, down: Tensor, **how: Any) -> Tensor:
+    """Two layers of ours with a GELU between them: columns, then rows. Shapes: [B, T, D], [F/p, D], [D, F/p]."""
+    return row_linear(F.gelu(column_linear(x, up, **how)), down, **how)
+
+
 def _mlp_steps(size: Size) -> dict[str, Step]:
     tp, p = dist.group.WORLD, dist.get_world_size()
     x, dy = random(size.B, size.T, size.D), random(size.B, size.T, size.D)
@@ -99,14 +104,12 @@ def _mlp_steps(size: Size) -> dict[str, Step]:
     weights = ((alone.up.weight, 0), (alone.down.weight, 1))  # numbers alike: a GPU is faster on small ones
     up, down = (nn.Parameter(w.detach().chunk(p, dim)[dist.get_rank()].clone()) for w, dim in weights)
 
-    def ours(x: Tensor, dim: int | None) -> Tensor:
-        hidden = F.gelu(column_linear(x, up, tp=tp, sequence_dim=dim))
-        return row_linear(hidden, down, tp=tp, sequence_dim=dim)
+    ours = partial(split_mlp, up=up, down=down, tp=tp)
 
     return {
         "one device": step_of(alone, x.clone(), dy, list(alone.parameters())),
-        "ours": step_of(partial(ours, dim=None), x.clone(), dy, [up, down]),
-        "ours, tokens split": step_of(partial(ours, dim=TOKENS), piece.clone(), dpiece, [up, down]),
+        "ours": step_of(partial(ours, sequence_dim=None), x.clone(), dy, [up, down]),
+        "ours, tokens split": step_of(partial(ours, sequence_dim=TOKENS), piece.clone(), dpiece, [up, down]),
         "torch's": step_of(torchs, x.clone(), dy, list(torchs.parameters())),
         "torch's, tokens split": step_of(split, piece.clone(), dpiece, list(split.parameters())),
     }

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from tpcourse.cli.bench.ranks_here import progress_here
+from tpcourse.cli.bench.ranks_here import let_go, progress_here
 from tpcourse.cli.bench.zero_variants import NARROW, VARIANTS, Make, Run, Sizes
 from tpcourse.ranks.timing import device_here
 from tpcourse.train import batch, source_tokens
@@ -82,10 +82,7 @@ def visit(make: Make, sizes: Sizes, batches: Batches, device: torch.device) -> d
 
 def _clean(device: torch.device) -> int:
     """Let go of all that the last visit left; the bytes that are there still."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.empty_cache()
+    let_go(device)
     dist.barrier()
     return torch.cuda.memory_allocated() if device.type == "cuda" else 0
 
