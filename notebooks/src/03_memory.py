@@ -262,6 +262,9 @@ def step(how):
 first = step("none")  # makes the moments
 peaks = {how: step(how) for how in ("none", "full")}
 
+# %% [markdown]
+# Bytes held, from the first layer to the optimizer's end:
+
 # %%
 draw.memory_curve({how: ranks["peaks"][0][how] for how in ("none", "full")})
 

@@ -153,10 +153,13 @@ sp_forward, sp_backward = sent(sequence_parallel=True)
 (sp_forward.bytes_sent + sp_backward.bytes_sent) / (forward.bytes_sent + backward.bytes_sent)
 
 # %% [markdown]
-# The forward of the block, with all-reduces and with the pair:
+# The forward of the block, with all-reduces:
 
 # %%
 draw.messages(ranks["forward"])
+
+# %% [markdown]
+# And with the pair:
 
 # %%
 draw.messages(ranks["sp_forward"])
@@ -306,6 +309,9 @@ one_device, _ = train()
 with_sum, good = train(tp=world, sequence_parallel=True)
 without, bad = train(lambda model: None, tp=world, sequence_parallel=True)
 
+# %% [markdown]
+# Both beside the curve of one device:
+
 # %%
 draw.loss_curve({"with the sum": ranks["with_sum"][0], "without": ranks["without"][0]}, ranks["one_device"][0], V=256)
 
@@ -353,6 +359,9 @@ sp, regathered = kept(**piece), kept(**piece, regather=True)
 one_selective, selective = kept(recompute="selective"), kept(**piece, regather=True, recompute="selective")
 weighed = {"TP": (tp, one), "TP + SP": (sp, one), "... gather again": (regathered, one)}
 weighed |= {"... and selective": (selective, one_selective)}
+
+# %% [markdown]
+# Bars as in section 1; the mark is a $p$-th of one device's:
 
 # %%
 draw.activations(ranks["weighed"][0], unit, len(ranks))
