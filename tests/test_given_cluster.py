@@ -115,6 +115,19 @@ def test_a_host_of_which_no_rank_answers_is_named_and_the_table_has_a_column_for
     assert "See whether that host runs and its network is up" in text
 
 
+def test_a_rank_whose_last_message_was_lost_with_its_host_waits_for_it_too():
+    states = Machine(same(4, SUM, SUM, r2=[SUM], r3=[SUM])).states()
+    states[1]["events"] = [replace(states[1]["events"][0], end_s=None)]
+    for rank in (2, 3):
+        states[rank].update(state="silent", line="line 5")
+    first = " ".join(str(diagnose(on_hosts(states, "a", "a", "b", "b"))).split("\n\n")[0].split())
+    assert first == (
+        "host b does not answer: ranks 2-3 are there, last seen at line 5; "
+        "rank 0 waits for them in all_reduce #2 on world (line 9); "
+        "rank 1 waits for them in all_reduce #1 on world (line 9)."
+    )
+
+
 def test_one_silent_rank_of_a_host_is_no_lost_host():
     states = Machine(same(4, SUM, r3=[])).states()
     states[3].update(state="silent", events=[])

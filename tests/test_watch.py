@@ -123,6 +123,10 @@ CASES: dict[str, tuple[list[list[Call]], str, tuple[int, ...], str]] = {
     "a rank that ended itself": (
         same(2, SUM, r0=[Call("die", 5, text="exit code 3")]), "died", (0,),
         "rank 0 died at line 5: exit code 3; rank 1 waits for it in all_reduce #1 on world (line 9)."),
+    "a rank that raised, awaited in two calls": (
+        on_grid(same(4, TP, DP, r1=[Call("raise", 5, text="ValueError: no")])), "raised", (1,),
+        "rank 1 raised ValueError: no (line 5); rank 0 waits for it in all_reduce #1 on tp (line 3); "
+        "rank 3 waits for it in all_reduce #1 on dp (line 4)."),
     "a rank that does not answer": (
         same(4, SUM, r2=[Call("hold", 12)]), "silent", (2,),
         "rank 2 has not called all_reduce #1 on world: it does not answer, last seen at line 12, "

@@ -1,7 +1,8 @@
 """A rank that raised or died while others wait for it."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from tpcourse.watch.report import Fault
 from tpcourse.watch.rows import at, error_text, exit_text
@@ -13,6 +14,7 @@ SECONDARY = re.compile(
     r"|remote process (has )?(exited|terminated)|application timeout|peer (has )?(closed|exited)",
     re.IGNORECASE,
 )
+MOST_CALLS = 3
 
 
 def failed(world: World) -> list[View]:
@@ -50,18 +52,24 @@ def _what(views: Sequence[View]) -> str:
     return f"{names} raised {text}" + (f" ({first.line})" if first.line else "")
 
 
-def waiters_text(world: World, ranks: Sequence[int]) -> str:
-    """Say who waits for these ranks: "; ranks 0, 2 wait for it in all_reduce #7 on tp (line 9)"."""
+def waiters_text(world: World, ranks: Sequence[int], others: Callable[[Any], list[int]] | None = None) -> str:
+    """Say who waits for these ranks: "; ranks 0, 2 wait for it in all_reduce #7 on tp (line 9)".
+
+    others: the ranks that a call waits for; those that have not joined it, by default.
+    """
     calls: dict[str, list[tuple[int, str]]] = {}
     for rank, events in world.waiting().items():
-        hit = next((event for event in events if set(ranks) & set(world.missing(event))), None)
+        hit = next((event for event in events if set(ranks) & set((others or world.missing)(event))), None)
         if hit is not None:
             calls.setdefault(call_text(hit), []).append((rank, where(hit)))
-    if not calls:
-        return ""
-    call, found = next(iter(calls.items()))
-    who, places = [rank for rank, _ in found], {place for _, place in found}
     whom = verb(ranks, "it", "them")
+    told = [_waiting_text(call, found, whom) for call, found in list(calls.items())[:MOST_CALLS]]
+    more = ["; others wait in other calls"] if len(calls) > MOST_CALLS else []
+    return "".join(told + more)
+
+
+def _waiting_text(call: str, found: Sequence[tuple[int, str]], whom: str) -> str:
+    who, places = [rank for rank, _ in found], {place for _, place in found}
     place = places.pop() if len(places) == 1 else ""
     return f"; {ranks_text(who)} {verb(who, 'waits', 'wait')} for {whom} in {call}{place}"
 

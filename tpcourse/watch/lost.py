@@ -24,5 +24,6 @@ def explain_lost_host(world: World) -> Fault | None:
     seen = sorted({world.views[rank].line or "" for rank in ranks})
     last = f", last seen{at(seen[0])}" if len(seen) == 1 and seen[0] else ""
     hosts = f"{verb(range(len(lost)), 'host', 'hosts')} {', '.join(lost)} {verb(range(len(lost)), 'does', 'do')}"
+    # A rank there may have ended a call whose last message was lost, so whoever is in a call with it waits.
     text = f"{hosts} not answer: {ranks_text(ranks)} {verb(ranks, 'is', 'are')} there{last}"
-    return Fault("host", f"{text}{waiters_text(world, ranks)}.", ranks)
+    return Fault("host", f"{text}{waiters_text(world, ranks, world.others)}.", ranks)

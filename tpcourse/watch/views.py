@@ -92,12 +92,17 @@ class World:
         self.views = {view.rank: view for view in views}
         self.board = Board({view.rank: view.events for view in views})
 
+    def others(self, event: Any) -> list[int]:
+        """The ranks of a call beside the one that made it."""
+        one = event.op in PAIR_OPS and event.peer is not None
+        others = [event.peer] if one else [rank for rank in event.group if rank != event.rank]
+        return [rank for rank in others if rank in self.views]
+
     def missing(self, event: Any) -> list[int]:
         """Ranks of a call that have not joined it, or ended inside it."""
         if event.op in PAIR_OPS and event.peer is None:
-            return [rank for rank in event.group if rank != event.rank and rank in self.views]
-        others = [event.peer] if event.op in PAIR_OPS else [r for r in event.group if r != event.rank]
-        return [rank for rank in others if rank in self.views and not self._joined(rank, event)]
+            return self.others(event)
+        return [rank for rank in self.others(event) if not self._joined(rank, event)]
 
     def _joined(self, rank: int, event: Any) -> bool:
         begun = self.board.count(channel(event), rank)
