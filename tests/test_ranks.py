@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
+from nbclient import NotebookClient
+from nbformat.v4 import new_code_cell, new_notebook
 
 from tpcourse.ranks import RankError, show, start_ranks
 from tpcourse.ranks.api import check_arguments, choose
@@ -94,6 +96,25 @@ def test_a_syntax_error_is_told_with_its_line(shared_ranks):
 def test_lines_are_numbered_as_the_notebook_shows_them():
     assert numbered("x = 1\n").split("\n")[1] == "x = 1"
     assert numbered("%%time\nx = 1").startswith("%%time")
+
+
+NUMBERS = """
+from tpcourse.ranks import magic
+
+class Echo:
+    def run_cell(self, source, cell, targets, live):
+        print(f"cell {cell}")
+
+magic.register(lambda: [Echo()])
+"""
+
+
+def test_cells_have_the_numbers_that_the_notebook_shows_beside_them():
+    nb = new_notebook(cells=[new_code_cell(source) for source in (NUMBERS, "%%px\nx = 1", "2", "%px x = 2")])
+    NotebookClient(nb, kernel_name="python3", timeout=60).execute()
+    for cell in (nb.cells[1], nb.cells[3]):
+        assert cell.outputs[0].text == f"cell {cell.execution_count}\n"
+    assert nb.cells[3].execution_count == 4
 
 
 def test_an_error_is_rendered_without_a_traceback():

@@ -89,8 +89,8 @@ value.item()
 assert value.item() == 3.0 + 4.0
 
 # %% [markdown]
-# Who carries the numbers? On NVIDIA GPUs **NCCL** does, over NVLink, PCIe or the network, without asking
-# the CPU. Between processes on the CPU **gloo** does, over sockets. You write the same calls for both; only
+# Who carries the numbers? On NVIDIA GPUs **NCCL** does, over NVLink, PCIe or the network, while your program
+# goes on. Between processes on the CPU **gloo** does, over sockets. You write the same calls for both; only
 # the times differ. Your ranks use:
 
 # %% tags=["nbval-ignore-output"]
@@ -185,9 +185,9 @@ batch = step(batch)
 # a watcher in every rank notes each call as it begins and ends. After `patience` seconds without progress
 # it stops the cell and raises `RanksStuck`.
 #
-# Read the report from the top. One sentence names the rank, the call and the line in your cell. The table
-# says, for each rank, the last call it *finished* and what it does *now*; `#2` is the second call on that
-# group. Then come the rule that was broken and what has been repaired: the groups are new, and your
+# Read the report from the top. One sentence names the rank, the call and the line in your cell; `cell 7` is
+# the one with [7] beside it. The table says, for each rank, the last call it *finished* and what it does
+# *now*; `#2` is the second call on that group. Then come the rule that was broken and what has been repaired: the groups are new, and your
 # variables are still there.
 
 # %% tags=["check"]
@@ -320,7 +320,7 @@ check.exercise(ranks, "ring_all_reduce")
 #
 # <details><summary>Hint (click)</summary>
 #
-# Hints look like this one. The first gives the idea, the last the first line of code. Here: the check reads
+# Hints look like this one. The first gives the idea, the last often a line of code. Here: the check reads
 # the ledger too, the list of everything that a rank sent.
 #
 # </details>

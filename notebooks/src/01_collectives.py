@@ -127,7 +127,7 @@ assert received.tolist() == [10.0 * r + rank for r in range(world_size)]
 my_guess = ...
 
 # %% [markdown]
-# The average is the sum over $p$; `op="avg"` asks for it.
+# The average is the sum divided by $p$; `op="avg"` asks for it.
 
 # %%
 # %%px
@@ -146,8 +146,8 @@ draw.before_after(ranks["x"], ranks["total"])
 draw.before_after(ranks["x"], ranks["mine"])
 
 # %% [markdown]
-# Two numbers each, and each is a full sum over all ranks: rank $r$ holds piece $r$ of what `all_reduce`
-# would have given to everybody. "Scatter" is about the result, not about the input: every rank puts in its
+# Two numbers each, and larger ones, for each is a full sum over all ranks: rank $r$ holds piece $r$ of what
+# `all_reduce` would have given to everybody. "Scatter" is about the result, not about the input: every rank puts in its
 # whole array and keeps one $p$-th of the sum.
 #
 # $$\text{mine}_r = \Big[\sum_s x_s\Big]_{\text{piece } r}$$
@@ -230,7 +230,7 @@ left == own, left == summed
 # %% [markdown]
 # Your piece went to all ranks, and all of them used it. Each sends back what it owes, and what comes back
 # is added. Whatever copies forward, adds backward, and the reverse. The slice alone keeps only your own
-# share of the gradient: the loss still falls, a little too slowly, and nothing complains.
+# share: a gradient that is too short and points elsewhere. The loss may still fall, and nothing complains.
 #
 # | forward | backward |
 # |---|---|
@@ -373,14 +373,20 @@ my_guess = ...
 draw.collective_stepper("broadcast, tree")
 
 # %% [markdown]
-# Ten: $\log_2 1024$. But each step of a tree carries the whole array. *Halving and doubling* gets both:
-# partners swap halves, then quarters, then eighths, and add; then the same way back.
+# Ten: $\log_2 1024$. But each step of a tree carries the whole array.
 
 # %%
 show_source(wire.tree_broadcast)
 
+# %% [markdown]
+# *Halving and doubling* gets both: partners swap halves, then quarters, then eighths, and add; then the same
+# way back. Its first half, where the number of ranks is a power of two and each has a *seat* of its own, seat
+# $r$ being rank $r$'s:
+
 # %%
-show_source(wire.halving_doubling_all_reduce)
+from tpcourse.wire import halving
+
+show_source(halving._halve)
 
 # %% [markdown]
 # Now all four ways to all-reduce, on your ranks, by the ledger:
@@ -408,7 +414,7 @@ for way, log in measured.items():
 # | naive | $2(p-1)$ | $(p-1)\,n$ |
 # | tree | $2\lceil\log_2 p\rceil$ | $\lceil\log_2 p\rceil\, n$ |
 # | ring | $2(p-1)$ | $2\tfrac{p-1}{p}\,n$ |
-# | halving and doubling | $2\log_2 p$ | $2\tfrac{p-1}{p}\,n$ |
+# | halving and doubling, $p$ a power of two | $2\log_2 p$ | $2\tfrac{p-1}{p}\,n$ |
 #
 # Why then does anybody use rings? A ring talks to neighbours only, so it needs one good link per rank;
 # halving and doubling talks across the machine in every step, and all at once. Libraries keep several and
@@ -465,8 +471,10 @@ spoilt[1], right[1]
 # the library. Write into it, and you spoil the sum of *all* ranks, on a day when one of them is slow. Read
 # it, and you get an old value (rank 0 read 3), a new one, or a mixture.
 #
-# What does `wait` promise? On the CPU (gloo): the result is in your tensor. On a GPU (NCCL) less: whatever
-# you put into the *current stream* from now on runs after the result is there. The CPU does not stop. So
+# What does `wait` promise? On the CPU (gloo): the result is in your tensor. On a GPU (NCCL) less. A GPU
+# takes its operations, the *kernels*, from queues, the *streams*. Yours go into the *current stream*, NCCL's
+# into another, and what you put into the current stream after `wait` runs when the result is there. The CPU
+# does not stop. So
 #
 # - a kernel that you launch after `wait` on this stream sees the sum;
 # - a kernel on another stream may not;

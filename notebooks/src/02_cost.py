@@ -40,7 +40,7 @@ took = ranks["took"][0]
 [round(took[n] / took[1], 1) for n in (1_000, 1_000_000)]
 
 # %% [markdown]
-# Nowhere near a thousand times; on a quiet machine about once. Whatever a message carries, something is paid before its first byte
+# Nowhere near a thousand times as long, and not for a million numbers either. Whatever a message carries, something is paid before its first byte
 # moves: the library is called, ranks find each other, a kernel is launched. Call that $\alpha$, in seconds a message. After
 # it each byte costs $\beta$ seconds, one over the bandwidth:
 #
@@ -115,7 +115,7 @@ assert 0.25 < (alpha + beta * sizes[0]) / times[0] < 0.35 and round(0.3 * times[
 # ## 3. Predict, then measure
 # A fit that only describes what it has seen is worth little. The sizes in `unseen` lie between the others, and the fit has not met them.
 #
-# **How far off is the prediction, in per cent, for half of them?**
+# **Half of the predictions are off by less than how many per cent?**
 
 # %%
 my_guess = ...
@@ -132,7 +132,7 @@ draw.cost_fit(measured, fits, unseen, recorded=costs.recorded())
 
 # %% [markdown]
 # Hollow points were not fitted. A run that was recorded on GPUs is in grey: same formula, same fit, other numbers. A line
-# that is right within a third of the time is enough to choose an algorithm, a link or a bucket, because those choices differ by
+# that is off by a third at most is enough to choose an algorithm, a link or a bucket, because those choices differ by
 # factors. It is not enough to claim ten per cent: for that you measure.
 #
 # Do not carry $\alpha$ and $\beta$ over to another machine, another number of ranks, or sizes far outside of what you measured.
@@ -167,7 +167,7 @@ for p in (2, 8, 64):
 #
 # $$B_{bus} = \frac{n}{T} \cdot \begin{cases} 2\tfrac{p-1}{p} & \text{all-reduce} \\ \tfrac{p-1}{p} & \text{all-gather, reduce-scatter, all-to-all} \\ 1 & \text{broadcast, reduce}\end{cases}$$
 #
-# Hold it against the link's data sheet: it is the same at every $p$. Yours, by size:
+# Hold it against the link's data sheet: it is the same at every $p$, but for $\alpha$, which 64 ranks pay 126 times. Yours, by size:
 
 # %%
 draw.bandwidths(measured)
@@ -241,7 +241,7 @@ draw.algorithm_times(p, link, times)
 # the ring may lose at every size that you see, whatever the mark says. The model knows nothing of cores; it gives every pair of ranks a
 # link, and every rank its own time.
 #
-# Halving and doubling lies below both, always, by the model: few steps *and* few bytes. Libraries use rings all the same, because in halving and
+# At 4 ranks, at 8 and at every higher power of two halving and doubling lies below both, by the model: few steps *and* few bytes. Libraries use rings all the same, because in halving and
 # doubling all ranks talk across the machine at once, and real links are shared. A model is also what it leaves out: contention, and the
 # time of adding.
 #
@@ -257,6 +257,9 @@ assert costs.crossing(2, "NVLink 4") == costs.crossing(3, "NVLink 4") == 0
 # ## 6. The link that tensor parallelism needs
 # Tensor parallelism splits a product $[M, K] \times [K, N]$ by columns: each of $p$ ranks multiplies with $N/p$ of them. Before that an all-gather brings
 # the activations together. Let $r$ be the time of the gather over the time of the product.
+#
+# (The letters of this section and the next are those of papers on speed, not those of lesson 00: $M$ is the number of tokens, $F$ a GPU's FLOP/s
+# and $B$ a link's bytes a second.)
 #
 # **You double the tokens $M$ in a batch. Does the gather become a smaller part of the time?**
 
@@ -303,7 +306,7 @@ took = ranks["took"][0]
 [round(took["gather", tokens] / took["product", tokens], 2) for tokens in (1024, 4096)]
 
 # %% [markdown]
-# Roughly equal, as far as $\alpha$ lets them be. Now a whole layer of a model with 70 billion parameters: four products, each with a gather before or a
+# Not four times apart, as the tokens are; what the small batch has more is $\alpha$, which does not cancel. Now a whole layer of a model with 70 billion parameters: four products, each with a gather before or a
 # scatter after it. A disc is a group of 2, 4 or 8 ranks; in the grey they talk longer than they multiply.
 
 # %%
@@ -315,15 +318,15 @@ ratios = {
 draw.link_ratios(ratios, "Llama 3 70B on 2, 4 and 8 x H100, by figures on paper")
 
 # %% [markdown]
-# For this model and this GPU NVLink carries eight ranks, PCIe and a 400 Gb/s card for each GPU carry two, and 100 Gb/s carries none. It is a
+# For this model and this GPU NVLink carries eight ranks, PCIe 5 and a 400 Gb/s card for each GPU carry two, PCIe 4 and 100 Gb/s none. It is a
 # ratio of three numbers. Change one and ask again:
 
 # %%
 draw.cost_sliders()
 
 # %% [markdown]
-# Move the tokens down to 64: now $\alpha$ counts, tokens no longer cancel, and eight ranks gain nothing over one. That is inference, a few
-# words at a time.
+# Move the tokens down to 64: now $\alpha$ counts, tokens no longer cancel, and by this model eight ranks gain nothing over one. It leaves out that so
+# small a product waits for its weights to be read from memory. Eight ranks share that, so inference, a few words at a time, gains all the same.
 
 # %% tags=["check"]
 assert abs(ratios["NVLink 4"][8] / (4 * F * 7 / (450e9 * (144 * 128 + 3 * 28672))) - 1) < 1e-9
@@ -357,9 +360,10 @@ draw.link_share({name: cables[name] for name in ("10 Gb/s", "1 Gb/s")})
 # $$r_{data} = \frac{2F(p-1)}{3\,p\,M\,B} \qquad r_{tensor} = \frac{4F(p-1)}{B\,(N_1 + N_2 + K_1 + K_2)}$$
 #
 # The first is of a whole step, with $M$ tokens a rank. The second is of forward, with $N_1, N_2$ the widths that are split by columns and $K_1, K_2$ those
-# by rows; backward has as many collectives and twice the products, so of a whole step it is two thirds. So a slow link can be outwaited with a larger batch by data parallelism, and by tensor
-# parallelism it cannot. These ranks were CPU cores. An H100 multiplies ten thousand times as fast: the same wait is as long as ten thousand times as
-# many products. Put the cables' measured $\beta$ beside NVLink's, which was measured between two H200 and has two thirds of what the paper says:
+# by rows; backward has as many collectives and twice the products, so of a whole step it is two thirds. So under data parallelism a larger
+# batch makes up for a slow link, and under tensor parallelism it does not. These ranks were CPU cores. An H100 multiplies ten thousand times as fast,
+# so while it waits as long, it misses ten thousand times as many products. Put the cables' measured bandwidths beside that of NVLink, which between
+# two H200 was two thirds of what the paper says:
 
 # %%
 links = costs.recorded_links()

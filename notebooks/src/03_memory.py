@@ -113,7 +113,7 @@ for claim, billions, master in (("10 B, 120 GB", 10, False), ("10 B", 10, True),
 
 # %% [markdown]
 # **Verdict.** 120 GB is right for 10 B parameters without a master copy; with one it is 160. Sixteen bytes, and 1,120 GB for 70 B, are right
-# with it. All of them stop before the first activation. And mind a third twelve: master copy and moments, the *optimizer's* share of the
+# with it. All of them stop before the first activation. And mind a second twelve: master copy and moments, the *optimizer's* share of the
 # sixteen, which the ZeRO paper calls $K$.
 
 # %% tags=["check"]
@@ -145,7 +145,8 @@ weights = memory.held(layer)["parameter"]
 kept if rank == 0 else None
 
 # %% [markdown]
-# More than twice the weights, for 256 tokens. You can find each line in the layer:
+# More than twice the weights, for 256 tokens. (`[256, 256]` is no weight but [B T, D], 2 x 128 tokens of width 256.) You can find each line in
+# the layer:
 #
 # | part | keeps | bytes, in units of $BTD$ |
 # |---|---|---|
@@ -236,7 +237,7 @@ assert 2 * extra == core and abs(core / flops["none"] - 128 / (18 * 256 + 3 * 12
 my_guess = ...
 
 # %% [markdown]
-# `memory.peak` looks after every operation, at what the step has made on top of weights, master copies and moments.
+# After every operation `memory.peak` notes what the step holds on top of weights, master copies and moments.
 
 # %%
 # %%px
@@ -317,7 +318,7 @@ whole, half = weigh(layer), weigh(part)
 # %% [markdown]
 # Half of the states, and 59 % of the activations. The products are split, so their inner results are: q, k, v, scores, the wide
 # part of the MLP. What is $D$ wide is whole on both ranks: the inputs of the norms and of the products, and the dropout after them.
-# The 34 is 24 + 10, and only the 24 is divided:
+# The 34 is 24 + 10, and only the 24 is divided, by the number of ranks, the paper's $t$:
 #
 # $$sbh\left(10 + \frac{24}{t} + 5\,\frac{as}{ht}\right)$$
 #
@@ -383,7 +384,8 @@ assert all(sum(rates.model(10e9, 48, 512, 1, how).values()) > 80e9 for how in me
 assert 80e9 / 16 == 5e9 and 14 < sum(large.values()) / 80e9 < 15
 
 # %% [markdown]
-# What is not in the bank: each process on a GPU pays for the CUDA context, NCCL for its buffers, the allocator for blocks that it
+# What is not in the bank: while this optimizer steps, every gradient once more in float32 (section 5), four bytes a parameter, so that on one GPU
+# of 80 GB four billion are the most. And each process on a GPU pays for the CUDA context, NCCL for its buffers, the allocator for blocks that it
 # keeps and does not use. On a GPU this cell shows what they come to; on a CPU there is nothing to show.
 
 # %% tags=["nbval-ignore-output"]

@@ -205,7 +205,7 @@ assert model.head.weight is model.tokens.weight
 
 # %% [markdown]
 # ## 4. Leave early
-# So far everything is sent behind backward, while no rank computes. But backward does not finish all gradients at its end.
+# So far everything is sent after backward, while no rank computes. But backward does not finish all gradients at its end.
 #
 # **Which gradients are finished first? When backward has come back to the first block, which buckets cannot have left?**
 
@@ -234,7 +234,7 @@ draw.bucket_order(ranks["log"])
 # %% [markdown]
 # All but three, which hold a piece of the embeddings. The last layer's gradients are ready first, so gradients are laid out backwards,
 # from the last weight to the first: the picture's left end is the head's side. (The tied matrix belongs to both ends, so it is
-# ready last.) When a bucket is full, its all-reduce starts, asynchronously, and backward goes on. Behind the
+# ready last.) When a bucket is full, its all-reduce starts, asynchronously, and backward goes on. After the
 # first layer there is only the wait for what is still under way.
 #
 # The first bucket is smaller, so that the wire starts early:
@@ -251,7 +251,7 @@ from tpcourse.data import DataParallel
 show_source(DataParallel._arrived)
 
 # %% [markdown]
-# What does a copy cost? Autograd writes a fresh gradient where it likes, so one copy takes it into the bucket. There is none
+# How often is a gradient copied? Autograd writes a fresh gradient where it likes, so one copy takes it into the bucket. There is none
 # back: afterwards `weight.grad` *is* a piece of the bucket.
 
 # %%
@@ -303,8 +303,8 @@ last, once = gradient_of(quiet=True)
 torch.allclose(every, last), once.num_calls == len(parallel.buckets)
 
 # %% [markdown]
-# One time the bytes. Backward adds to `weight.grad`, and the average is linear, so the ranks may average after each micro-batch or
-# once, behind the last. The first costs as many times the bytes as there are micro-batches, and no test of values can see it. Count the calls.
+# The same bytes, if you ask for it. Backward adds to `weight.grad`, and the average is linear, so the ranks may average after each micro-batch or
+# once, after the last. The first costs as many times the bytes as there are micro-batches, and no test of values can see it. Count the calls.
 #
 # $$\frac1p\sum_r \sum_k g_{r,k} = \sum_k \frac1p\sum_r g_{r,k}$$
 

@@ -497,7 +497,7 @@ all(torch.equal(together[name], weight.cpu()) for name, weight in alone.named_pa
 # %% [markdown]
 # Equal to the bit. What a weight starts with follows from the seed, its name and its *whole* shape, and from nothing else. A rank draws
 # the whole matrix on the CPU, one weight at a time, and keeps its piece. (Two shorter ways go wrong without an error. If all ranks draw
-# only their pieces, from one seed, all hold the same rows. From a seed for each rank, each number of ranks starts another model.)
+# only their pieces, from one seed, all hold the same rows. With a seed for each rank, each number of ranks starts a different model.)
 
 # %%
 from tpcourse.block import initial
@@ -535,8 +535,8 @@ right = block.gradient_norm(model)
 bool(own < one_device), bool(all_squares > one_device), torch.allclose(right, one_device, rtol=1e-12)
 
 # %% [markdown]
-# Neither. A rank's own norm is too small, and another one on each rank. So each would clip by a factor of its own, and a weight that is whole on
-# all ranks would take another step on each: from then on the ranks train different models. The sum of all squares is the same everywhere, but it counts
+# Neither. A rank's own norm is too small, and differs from rank to rank. So each would clip by a factor of its own, and a weight that is whole on
+# all ranks would take a different step on each: from then on the ranks train different models. The sum of all squares is the same everywhere, but it counts
 # whole weights $p$ times, and clips too hard. Every element of the one-device gradient counts once:
 #
 # $$\|g\|^2 = \sum_r \|g_r^{\text{split}}\|^2 + \|g^{\text{whole}}\|^2$$
@@ -576,9 +576,10 @@ shared, own_mask = kept_on(seeds.shared("after attention", step=1)), kept_on(see
 all(shared % world_size == 0), all(own_mask % world_size == 0)
 
 # %% [markdown]
-# The first keeps a place on all ranks or on none: it is for what is replicated. With another mask on each rank $x$ would differ
+# The first keeps a place on all ranks or on none: it is for what is replicated. With a mask of its own on each rank, $x$ would differ
 # from rank to rank, and nothing would complain. The second is for what is split: with one mask for all, the first head of every
-# rank would drop the same places. Both follow from seed, name and step, so a forward that is computed again drops them again.
+# rank would drop the same places. Both follow from seed, name and step, the second from the rank too, so a forward that is computed again drops
+# the same places.
 
 # %% tags=["check"]
 # %%px
@@ -648,8 +649,8 @@ assert all(is_same(found, expected)) and [(e.op, e.shape) for e in log.events] =
 
 # %% [markdown]
 # ## 7. What people say
-# "TP 2 should halve the memory. Mine fell by 40 %, because communication was not overlapped." "With 12 layers, h 512 and F 2048 it took 55 % of the memory and was 1.34
-# times as fast, with the same loss." "From TP 4 on, gather and scatter are faster than all-reduce."
+# "TP 2 should halve the memory. Mine fell by 40 %, because communication was not overlapped." "With 12 layers, h 512 and F 2048 it took 55 % of the
+# memory and was 1.34 times as fast, 1.72 times with TP 4, with the same loss." "From TP 4 on, gather and scatter are faster than all-reduce."
 #
 # **Two ranks share a model. Which parts of a step's memory become half, and which do not?**
 
@@ -684,8 +685,9 @@ held = (weigh(None), weigh(pair)) if rank < 2 else None
 draw.memory_shares(*ranks["held"][0], ("one device", "each of 2 ranks"))
 
 # %% [markdown]
-# **Verdict.** States are cut with the weights, to a hair above 0.50: norms and biases of rows are whole. Activations are not. What is D wide
-# is on both ranks: inputs of norms and products, residuals, masks of dropout. Of the published 34 of lesson 03, 10 stay:
+# **Verdict.** States are cut with the weights, to a hair above 0.50: the embedding of places, norms and biases of rows are whole. Activations are not.
+# What is D wide is on both ranks: inputs of norms and products, residuals, masks of dropout. Of the published 34 of lesson 03, 10 stay; in
+# its letters, with $t$ for our $p$:
 #
 # $$sbh\Big(10 + \frac{24}{t} + 5\,\frac{as}{ht}\Big)$$
 #
@@ -703,7 +705,7 @@ assert abs(of_two["activation"] / one_device["activation"] - share) < 0.02 and 0
 assert 0.5 < sum(of_two.values()) / sum(one_device.values()) < 0.6
 
 # %% [markdown]
-# The loss is settled: in section 6 it was that of one device, at this number of ranks as at any other. Time is left.
+# The loss is settled: in section 6 it was that of one device. Time is left.
 #
 # **Does an MLP get faster when several ranks share it? At which widths?**
 
@@ -751,8 +753,10 @@ draw.by_ranks(lines, machine, ylabel="time / one device", ideal=lambda p: 1 / p)
 # So it is the hidden width that decides. And each call has a cost of its own (lesson 02), which a narrow layer never earns back. On a CPU the
 # ranks want the same cores, so look there at how the widths differ, and for speed at GPUs.
 #
-# **Verdict.** The same loss, and about that much memory: yes. "1.34 times as fast" says something about a machine, where h 512 was wide enough. On fast
-# GPUs the narrow model takes 1.85 times as long on two as on one, and 1.92 times on four; the wide one takes 0.58 and 0.36 of one device's time.
+# **Verdict.** The same loss, but for the rounding of bfloat16: yes. The memory is 65 % here, not 55: no scores are kept, so more of what a rank keeps
+# is $D$ wide. "1.34 and 1.72 times as fast" says something about a machine, where h 512 was wide enough. On fast GPUs a step of the narrow model
+# takes 2.28 times as long on two as on one; its forward and backward alone, on the machine with four, 1.85 times on two and 1.92 on four. The wide
+# one takes 0.58 and 0.36 of one device's time.
 
 # %% tags=["check"]
 for figures in draw.recorded("tensor").values():
@@ -778,8 +782,8 @@ counts, reduced.bytes_sent == paired.bytes_sent
 
 # %% [markdown]
 # **Verdict.** Four all-reduces or eight calls, and the same bytes to the last one. An all-reduce *is* a reduce-scatter and an all-gather (lesson 01), so
-# the pair cannot gain by sending less, at any number of ranks. It can lose by having twice the calls, where messages are small: in the
-# picture, empty marks against filled ones. What it gains lies between its two halves, and lesson 06 is about that.
+# the pair cannot gain by sending less, at any number of ranks. It can lose by having twice the calls, and most where messages are small: in the
+# picture of widths, empty marks against filled ones. Lesson 06 measures it on four GPUs; what it gains lies between its two halves.
 
 # %% tags=["check"]
 # %%px
@@ -812,7 +816,9 @@ losses = train.run(ranks, "trainer", steps=200)
 draw.loss_curve(losses, V=256)
 
 # %% [markdown]
-# And what does it write? A rank knows the logits of its own bytes only, so for each byte the ranks compare their best. All write the same text.
+# And what does it write? Each byte is drawn from the softmax of the logits divided by a temperature: below 1, likely bytes get likelier. To draw,
+# add noise from one shared seed (Gumbel's) to each of them and take the largest. A rank knows the logits of its own bytes only, so for each byte
+# the ranks compare their best, and all write the same text.
 
 # %% tags=["nbval-ignore-output"]
 # %%px

@@ -555,7 +555,7 @@ widths, q.shape[1], k.shape[1]
 #
 # What the sentence describes exists, under another name:
 #
-# | | sequence parallel | context parallel (lesson 09) |
+# | | sequence parallel | context parallel (lesson 09, to come) |
 # |---|---|---|
 # | attention on a rank | all tokens, its heads | its tokens, all heads |
 # | gathered | activations, $D$ wide | K and V |

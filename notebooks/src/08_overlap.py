@@ -684,4 +684,4 @@ assert times == [1.0] * len(ranks), "every rank holds the tokens of all ranks"
 # %% [markdown]
 # Time was hidden, memory was not. A rank can keep its own tokens alone and gather again, for one more gather; but while a product runs, there is room
 # for all of them. Attention needs all tokens of a sequence at once, and a sequence that is long enough fits on no rank.
-# Lesson 09 lets the ring carry keys and values, and no rank ever holds them all.
+# Lesson 09, still to be written, lets the ring carry keys and values, and no rank ever holds them all.

@@ -2,8 +2,8 @@
 # # 01 Collectives: exercises
 #
 # Lesson 01 showed what each collective leaves on every rank, and how each is written from send and receive. Here you
-# write six of them. After this you can build a ring, a tree and a pairwise exchange for any number of ranks, keep
-# each within its budget of bytes, and repair a program in which two groups wait for each other.
+# write five of them and repair a program. After this you can build a ring, a tree and a pairwise exchange for any number
+# of ranks, keep each within its budget of bytes, and say why two groups wait for each other.
 #
 # - An answer is a function in a `%%px` cell, so that every rank has it. `torch`, `dist` and `device` are there already.
 # - `group` is the group to talk in. `dist.get_rank(group)` is this rank's place in it, from 0 to p-1, and
@@ -371,5 +371,5 @@ check.exercise(ranks, "two_groups")
 
 # %% [markdown]
 # You wrote five collectives from messages, each within its budget, and saw that a program can be right on each rank and still wait for ever. All of them
-# move tensors; none of them says how long that takes. Run the ring with a thousand messages of one element instead of one of a thousand: same bytes, and
-# nothing in the budget above changes. Lesson 02 puts a price on it.
+# move tensors; none of them says how long that takes. Send a piece of a thousand elements as a thousand messages of one: the
+# same bytes, and a thousand times the messages. Why does a budget count both? Lesson 02 puts a price on each.

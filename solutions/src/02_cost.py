@@ -188,10 +188,15 @@ check.exercise(ranks, "bucket_bytes")
 # ## 4. Where tensor parallelism stops paying
 # Difficulty 2 of 3 · 20 minutes · uses section 6 of the lesson
 #
-# Write `tensor_parallel(model, flops_per_s, bytes_per_s)` for one layer's forward on 2, 4 and 8 ranks. `model` has `D`, `F`, `H`, `kv_heads` and
-# `K`. The layer has four products of [tokens, D] or back to it, cut over the ranks: queries, keys and values together; the output, from H K; gate and
-# up, F each; and down, from F. There is an all-gather before the first and third, a reduce-scatter after the second and fourth, of
-# [tokens, D] in bf16.
+# Write `tensor_parallel(model, flops_per_s, bytes_per_s)` for one layer's forward on 2, 4 and 8 ranks. `model` has the widths `D`, `F` and `K`, that of
+# one head, and the numbers `H` of query heads and `kv_heads` of key heads; there are as many value heads. The layer has four products:
+#
+# 1. queries, keys and values together, from [tokens, D], cut by columns;
+# 2. the output of attention, from width H K back to D, cut by rows;
+# 3. two matrices of the MLP at once, gate and up, from D to F columns each, cut by columns;
+# 4. down, from F back to D, cut by rows.
+#
+# There is an all-gather before 1 and 3, a reduce-scatter after 2 and 4, of [tokens, D] in bf16.
 #
 # Return a dict p -> r, with r = all communication / all products, and the largest of 2, 4, 8 with r at most 1 (or 1 if there is
 # none). Leave out alpha and attention's own products.
@@ -254,5 +259,5 @@ draw.link_ratios(ratios, f"{model.name} on 2, 4 and 8 x H100")
 
 # %% [markdown]
 # You fitted a line, trusted it at sizes that nobody had measured, cut a gradient so that little of its sum shows, and found that the same
-# model may be split over eight ranks on one link and over none on another. All of it came from two numbers a link. What none of it asked is
+# model may be split over four ranks on one link and over none on another. All of it came from two numbers a link. What none of it asked is
 # whether the model fits: lesson 03 counts bytes that stay.

@@ -84,10 +84,10 @@ check.exercise(ranks, "model_states")
 
 # %% [markdown]
 # ## 2. What autograd keeps
-# Difficulty 2 of 3 · 20 minutes · uses section 2 of the lesson
+# Difficulty 2 of 3 · 20 minutes · uses section 3 of the lesson
 #
 # Write `saved_bytes(block, x)`. Run `block(x)` and return the bytes that autograd keeps for its backward: each storage once and
-# whole, parameters of the block left out, `x` not. `block` is any module; some of its operations save the same tensor, a view of
+# whole. Leave out the block's parameters; `x` counts, where it is saved. `block` is any module; some of its operations save the same tensor, a view of
 # a larger one, or a mask.
 #
 # `torch.autograd.graph.saved_tensors_hooks(pack, unpack)` is a context manager: inside it autograd calls `pack(tensor)` for each
@@ -150,7 +150,7 @@ check.exercise(ranks, "saved_bytes")
 
 # %% [markdown]
 # ## 3. Selective recompute
-# Difficulty 2 of 3 · 20 minutes · uses section 3 of the lesson
+# Difficulty 2 of 3 · 20 minutes · uses section 4 of the lesson
 #
 # Write `selective_recompute(layer, x)`, for a `TransformerLayer` and x of shape [B, T, D]. It returns what `layer(x)` returns, with the same
 # gradients, and does not keep the scores: they are computed again in backward. These are the parts of the layer's forward:
@@ -163,7 +163,8 @@ check.exercise(ranks, "saved_bytes")
 # x = x + layer.mlp(x)             # norm, product, GELU, product, dropout
 # ```
 #
-# Budget: bytes kept for backward, 34 sbh in units of 2 bytes; operations run again in backward, those of the core.
+# Budget: bytes kept for backward, those of a layer that keeps no scores, 34 sbh in bfloat16 and 130 sbh in float64, in which the check runs;
+# operations run again in backward, those of the core.
 
 # %% nbgrader={"grade": false, "grade_id": "selective_recompute", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # %%px
@@ -204,7 +205,7 @@ check.exercise(ranks, "selective_recompute")
 
 # %% [markdown]
 # ## 4. Bug hunt: the tensor that is kept alive too long
-# Difficulty 2 of 3 · 15 minutes · uses section 4 of the lesson
+# Difficulty 2 of 3 · 15 minutes · uses section 5 of the lesson
 #
 # This function trains with two losses. It is right, and on a small model nobody complains. Each step it holds more, and a large
 # model runs out of memory in the third step. Somebody wrote `retain_graph=True` because without it PyTorch raised an error.
@@ -225,7 +226,7 @@ check.exercise(ranks, "selective_recompute")
 #     return torch.stack(losses)
 # ```
 #
-# Repair it: the same losses, float64, and the same weights afterwards. To see the fault first, copy the function into the answer as it
+# Repair it, so that it returns the same losses, in float64, and leaves the same weights. To see the fault first, copy the function into the answer as it
 # is and run the check.
 #
 # Budget: at no time more than the activations of one forward, and one forward for each batch.

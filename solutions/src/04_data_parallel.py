@@ -6,8 +6,9 @@
 # every step sends.
 #
 # - An answer is a function in a `%%px` cell, so that every rank has it. `torch`, `dist` and `device` are there already.
-# - `model` is a small `torch.nn.Module` in float64, the same on every rank unless the task says otherwise. One of its matrices is used
-#   by two layers: `model.left.weight is model.right.weight`. Its gradients are `None` when your function is called.
+# - `model` is a small `torch.nn.Module` in float64, the same on every rank unless the task says otherwise. It computes
+#   h = tanh(`enter`(x)), then two branches, tanh(`left`(h)) and tanh(`right`(h)), and `leave` of their product. The branches share one
+#   matrix: `model.left.weight is model.right.weight`. Its gradients are `None` when your function is called.
 # - `x` [B, 5] and `y` [B, 3] are this rank's examples. The loss is the mean squared error, `((model(x) - y) ** 2).mean()`, of **all**
 #   ranks' examples together.
 # - `group` is the group to average in: `dist.get_world_size(group)` is p. It may be smaller than the world.

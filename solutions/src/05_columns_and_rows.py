@@ -377,8 +377,8 @@ check.exercise(ranks, "gradient_norm")
 #     return x + sum_copy(y, group=tp)
 # ```
 #
-# Shapes are those of exercise 3. Repair it, so that y and **all** gradients are those of one device. Then say why the tests had passed: a new model has
-# biases of zero.
+# Shapes are those of exercise 3. Repair it, so that y and **all** gradients are those of one device. Then say why its tests had
+# passed. (What are the biases of a new model?)
 #
 # Budget: as it is, two `all_reduce` of [B, T, D] in all.
 

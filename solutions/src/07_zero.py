@@ -40,7 +40,8 @@ from tpcourse.wire.torch_calls import all_gather_single
 # rank's own gradient [P] there. Take `steps` steps: average the gradient, step **only this rank's piece** with one
 # `torch.optim.AdamW([piece], **options)`, give all ranks the new pieces. Return the weights [P].
 #
-# Budget: in each step one `all_reduce` of the gradient and one `all_gather` of the pieces. Bytes held: moments of n elements, 2 x 8 n.
+# Budget: in each step one `all_reduce` of the gradient and one `all_gather` of the pieces. Bytes held: moments of n elements, 2 x 8 n. That all-reduce
+# sends more than stage 1 has to: exercise 2 writes the reduce-scatter in its place. One here already is right too.
 
 # %% nbgrader={"grade": false, "grade_id": "sharded_adam", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # %%px
@@ -98,9 +99,9 @@ check.exercise(ranks, "sharded_adam")
 # ## 2. Reduce-scatter the gradients
 # Difficulty 2 of 3 · 15 minutes · uses `reduce_scatter`
 #
-# Each rank needs the averaged gradient of its piece alone: stage 2. Write `scattered_gradients(weights, dp)`. `weights` is a list of parameters
-# after backward, with P elements in all; where backward did not come by, `grad` is None and counts as zeros. Lay all gradients end to end, and return
-# this rank's piece [n] of their average. The whole gradient must be gone then.
+# Each rank needs the averaged gradient of its piece alone: a reduce-scatter, in stage 1 as in stage 2. Stage 2 also lets the rest go. Write
+# `scattered_gradients(weights, dp)`. `weights` is a list of parameters after backward, with P elements in all; where backward did not come by, `grad`
+# is None and counts as zeros. Lay all gradients end to end, and return this rank's piece [n] of their average. The whole gradient must be gone then.
 #
 # Budget: one `reduce_scatter` of [p n]. Bytes held at the end: 8 n, the piece.
 
@@ -281,8 +282,8 @@ def prefetched_step(x, target, layers, pieces, dp):
     for use, number in enumerate(order):
         whole, work = following
         work.wait()
+        layer, flat = layers[number], whole[: layers[number].size]  # the use before is let go
         following = begin(use + 1) if use + 1 < 2 * L else None
-        layer, flat = layers[number], whole[: layers[number].size]
         if use < L:
             inputs.append(x)
             x = layer.forward(x, flat)
@@ -394,5 +395,5 @@ check.exercise(ranks, "reloaded_adam")
 
 # %% [markdown]
 # You wrote the three stages of ZeRO: states in pieces, gradients in pieces, weights in pieces that come together a layer at a time, and a checkpoint that does
-# not care how many ranks wrote it. Each rank holds 1/p of the model, and sends 3 (p-1)/p P elements a step in place of 2. The gather that begins early is hidden
+# not care how many ranks wrote it. Each rank holds 1/p of the model, and sends 3 (p-1)/p P elements a step in place of 2 (p-1)/p P. The gather that begins early is hidden
 # only if something else runs meanwhile: lesson 08 measures what is hidden.

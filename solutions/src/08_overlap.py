@@ -89,8 +89,8 @@ check.exercise(ranks, "gathered_meanwhile")
 # Difficulty 3 of 3 · 30 minutes · uses `pass_on`, `linear`
 #
 # Now the product needs what is gathered, but a row of y needs only its own token. Write `ring_gather_product(x, weight, bias, tp)`: x [T/p, D] has this rank's
-# tokens, weight [N, D] and bias [N] its columns. Return y [T, N], all ranks' tokens in rank order. In each of p steps multiply the piece that is here; but
-# for the last step it is passed on meanwhile.
+# tokens, weight [N, D] and bias [N] its columns. Return y [T, N], all ranks' tokens in rank order. In each of p steps multiply the piece that is here; in
+# all steps but the last, pass it on meanwhile.
 #
 # Budget: p - 1 messages of [T/p, D]. The send of a piece begins before its product; what comes is waited for behind it.
 

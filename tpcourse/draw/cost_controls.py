@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from tpcourse.costs import LINKS, PEAK_FLOPS, overlap_ratio, product_flops, seconds
 from tpcourse.draw.cost_links import product_bars
 
-HINT = "Run this cell in JupyterLab to choose the number of ranks, the link, the hidden size and the tokens."
+HINT = "Run this cell in JupyterLab to choose the number of ranks, the link, the columns and the tokens."
 RANKS = (2, 4, 8, 16, 32, 64)
 HIDDEN = (1024, 2048, 4096, 8192, 14336, 28672, 57344)
 TOKENS = (64, 512, 4096, 16384)
@@ -24,7 +24,7 @@ def frame(p: int, link: str, hidden: int, tokens: int = 4096, ax: Axes | None = 
     product_s = product_flops(tokens, WIDTH, hidden) / PEAK_FLOPS[GPU]
     gather_s = seconds("all_gather", 2 * tokens * WIDTH, p, link)
     r = overlap_ratio(p, hidden // p, PEAK_FLOPS[GPU], LINKS[link].bytes_per_s)
-    title = f"{p} x {GPU}, {link}, F = {hidden:,}: without alpha r = {r:.3g}\n{tokens:,} tokens: "
+    title = f"{p} x {GPU}, {link}, N = {hidden:,}: without alpha r = {r:.3g}\n{tokens:,} tokens: "
     return product_bars(product_s, gather_s, p, title, ax=ax)
 
 
@@ -38,7 +38,7 @@ class CostSliders:
             return widgets.SelectionSlider(options=options, value=value, description=text, style=wide)
 
         wide = {"description_width": "initial"}
-        self.p, self.hidden = choice(RANKS, p, "ranks p"), choice(HIDDEN, hidden, "hidden size F")
+        self.p, self.hidden = choice(RANKS, p, "ranks p"), choice(HIDDEN, hidden, "columns N")
         self.tokens = choice(TOKENS, tokens, "tokens")
         self.link = widgets.Dropdown(options=WIRES, value=link, description="link", style=wide)
         everything = [self.p, self.link, self.hidden, self.tokens]
@@ -66,7 +66,7 @@ class CostSliders:
 
 
 def cost_sliders(p: int = 8, link: str = "NVLink 4", hidden: int = 28672, tokens: int = 4096) -> None:
-    """Show what a product split over p ranks costs, with controls for ranks, link, hidden size and tokens.
+    """Show what a product split over p ranks costs, with controls for ranks, link, columns and tokens.
 
     Raises: ValueError for a value that the controls do not offer.
     """

@@ -27,11 +27,16 @@ def register(running: Callable[[], list[Any]]) -> None:
         source = rest if cell is None else numbered(cell)
         live = Live()
         try:
-            ranks.run_cell(source, shell.execution_count, targets, live)
+            ranks.run_cell(source, number_of_cell(shell), targets, live)
         finally:
             live.end()
 
     shell.register_magic_function(px, "line_cell", "px")
+
+
+def number_of_cell(shell: Any) -> int:
+    """The number in brackets beside the cell that runs; IPython's `execution_count` is already the next one's."""
+    return len(shell.history_manager.input_hist_raw) - 1
 
 
 def numbered(cell: str) -> str:
