@@ -9,6 +9,7 @@ import pytest
 from test_watch_simulator import Call, Machine, grid, same
 
 from tpcourse.watch import Report, diagnose
+from tpcourse.watch.report import WIDTH, fill
 
 SUM = Call("all_reduce", 9, reduction="sum")
 GATHER = Call("all_gather", 8)
@@ -148,6 +149,13 @@ CASES: dict[str, tuple[list[list[Call]], str, tuple[int, ...], str]] = {
     "ranks that all finished": (
         same(2, SUM), "finished", (), "no rank waits: every rank has finished."),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("together", ["rank 3", "ranks 4", "line 4 of cell 7", "lines 5", "0 -> 1 -> 0"])
+def test_no_line_of_a_report_ends_inside_a_name(together: str) -> None:
+    for before in range(WIDTH - 25, WIDTH + 1):
+        text = fill(f"{'x' * before} y {together}, z")
+        assert together in text and max(map(len, text.splitlines())) <= WIDTH
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -9,7 +9,10 @@ from tpcourse.watch.words import runs_text
 
 WIDTH = 92
 MOST_ROWS = 6
-TOGETHER = re.compile(r"(?<=\bline|\brank) (?=\d)|(?<=\blines|\branks) (?=\d)| (?=->)|(?<=->) ")
+TOGETHER = re.compile(
+    r"(?<=\bline|\brank|\bcell) (?=\d)|(?<=\blines|\branks) (?=\d)"  # rank 3, lines 4
+    r"| (?=of cell \d)|(?<=\bof) (?=cell \d)| (?=->)|(?<=->) "  # line 4 of cell 7, 0 -> 1
+)
 
 HINTS = {
     "skipped call": "Every rank of a group must make the same calls in the same order.",
@@ -83,7 +86,7 @@ def report(fault: Fault, rows: Sequence[Row] = (), seconds: float | None = None)
 
 
 def fill(text: str) -> str:
-    """Break a text into lines, but neither between "rank" and its number nor inside a circle."""
+    """Break a text into lines, but neither inside "rank 3" or "line 4 of cell 7" nor inside a circle."""
     return textwrap.fill(TOGETHER.sub("\0", text), WIDTH, break_long_words=False).replace("\0", " ")
 
 
