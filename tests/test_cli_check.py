@@ -7,9 +7,11 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 
+import nbformat
 import pytest
 
 from tests import grade_cases as cases
@@ -70,6 +72,40 @@ def test_a_notebook_is_checked_to_its_end_and_progress_is_kept(course: Path) -> 
     kept = json.loads((course / progress.FILE).read_text())["states"]["05"]
     assert (kept["column_product"], kept["gradient_norm"], kept["row_product"]) == ("failed", "passed", "not started")
     assert "  05  1 of 7  ✗ · · · · ✓ ·" in run(course).stdout
+
+
+ENDS_A_RANK = """%%px
+import os
+
+def ring_all_gather(shard, group):
+    os._exit(3)
+"""
+
+
+def test_an_answer_that_ends_its_rank_or_is_no_python_takes_only_its_own_check_with_it(tmp_path: Path) -> None:
+    for folder in ("notebooks/src", "exercises", "tpcourse"):
+        (tmp_path / folder).mkdir(parents=True)
+    book = nbformat.read(cases.ROOT / "solutions" / "01_collectives.ipynb", as_version=4)
+    for one in book.cells:
+        if one.metadata.get("nbgrader", {}).get("grade_id") == "ring_all_gather":
+            one.source = ENDS_A_RANK + "\nfrom tpcourse.wire import exchange\n"
+        if one.metadata.get("nbgrader", {}).get("grade_id") == "tree_broadcast":
+            one.source = "%%px\ndef tree_broadcast(x, root, group)\n    return x"
+    nbformat.write(book, tmp_path / "exercises" / "01_collectives.ipynb")
+    told = run(tmp_path, "01").stdout
+    assert "  01  4 of 6  ✗ ✓ ✓ ✗ ✓ ✓" in told
+    assert "died" in told and "Connection" not in told
+    assert "A cell above this check ended with an error." in told and "expected ':'" in told
+
+
+def test_a_cell_that_ended_the_notebook_is_told_once_for_each_check_after_it():
+    lost = "The notebook's kernel died in this cell."
+    checks = check.Checks(cases.ROOT / "exercises" / "01_collectives.ipynb", 10)
+    checks.client.setup_kernel = lambda **options: nullcontext()
+    checks.fails = lambda cell, index: lost
+    checks.execute()
+    assert all(one.text.count("Not run") <= 1 and lost in one.text for one in checks.found)
+    assert sum("Not run" in one.text for one in checks.found) == len(checks.found)
 
 
 def test_what_is_no_lesson_is_said_and_broken_progress_is_none(course: Path) -> None:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
+
 from tpcourse.check.budget import Fault, first_fault
 from tpcourse.check.compare import first_difference, size_of
 from tpcourse.check.evidence import STUBBED, Evidence
 from tpcourse.check.misconceptions import Finding, likely
 from tpcourse.check.report import FAILED, NOT_JUDGED, PASSED, Line, Verdict
 from tpcourse.check.spec import Exercise
+from tpcourse.watch.failure import SECONDARY
 
 WRITES_IT = "this exercise writes it"
+OBJECT = re.compile(r" <[\w.]+ object at 0x[0-9a-f]+>")
 START = "Write the answer in the cell above, run it, and run this cell again."
 
 
@@ -30,7 +35,7 @@ def judge(spec: Exercise, cases: list[Evidence]) -> Verdict:
     third = spec.third(cases)
     if third.state != FAILED:
         return Verdict(spec.name, [*lines, third])
-    return _explained(spec, [*lines, third], Finding(cases[-1], Fault(third.axis, third.text), tuple(cases[:-1])))
+    return _explained(spec, [*lines, third], _finding(spec, cases[-1], Fault(third.axis, third.text), cases))
 
 
 def _weight(case: Evidence) -> tuple[bool, int, int]:
@@ -64,10 +69,13 @@ def values_fault(case: Evidence, may_change: tuple[str, ...] = ()) -> str:
 
 
 def _unfinished(case: Evidence) -> str:
-    raised = [(rank, outcome.error) for rank, outcome in enumerate(case.outcomes) if outcome.error]
-    if raised:
-        rank, error = raised[0]
-        return f"rank {rank} of the group raised {error[:300]} (at {case.case})"
+    raised = [(rank, outcome) for rank, outcome in enumerate(case.outcomes) if outcome.error]
+    first_hand = [found for found in raised if not (case.failure and SECONDARY.search(found[1].error))]
+    if first_hand:
+        rank, outcome = first_hand[0]
+        error = textwrap.shorten(OBJECT.sub("", outcome.error), 300, placeholder=" ...")
+        line = f" at {outcome.line}" if outcome.line else ""
+        return f"rank {rank} of the group raised {error}{line} (at {case.case})"
     return f"at {case.case} it did not end; in ranks of the world: {case.failure}"
 
 
@@ -94,19 +102,23 @@ def _wrong_kind(case: Evidence) -> str:
 def _wrong_values(spec: Exercise, case: Evidence, cases: list[Evidence]) -> Verdict:
     fault = fault_of(spec, case)
     text = values_fault(case, spec.may_change)
-    right_at = sorted({c.p for c in cases if c.right and c.p < case.p})
+    right_at = sorted({c.p for c in cases if c.right and c.p != case.p})
     if right_at and case.finished and not case.right:
         text += f" - and right at {' and '.join(map(str, right_at))} ranks"
     second = Line("communication", NOT_JUDGED, NOT_JUDGED)
     if case.finished:
         second = Line("communication", *((FAILED, fault.text) if fault else (PASSED, spec.communication)))
     lines = [Line("values", FAILED, text), second]
-    return _explained(spec, lines, Finding(case, fault, tuple(c for c in cases if c is not case)))
+    return _explained(spec, lines, _finding(spec, case, fault, cases))
 
 
 def _wrong_messages(spec: Exercise, case: Evidence, fault: Fault, passed: Line, cases: list[Evidence]) -> Verdict:
     lines = [passed, Line("communication", FAILED, f"{fault.text} (at {case.case})")]
-    return _explained(spec, lines, Finding(case, fault, tuple(c for c in cases if c is not case)))
+    return _explained(spec, lines, _finding(spec, case, fault, cases))
+
+
+def _finding(spec: Exercise, case: Evidence, fault: Fault | None, cases: list[Evidence]) -> Finding:
+    return Finding(case, fault, tuple(c for c in cases if c is not case), spec.may_change)
 
 
 def _explained(spec: Exercise, lines: list[Line], finding: Finding) -> Verdict:

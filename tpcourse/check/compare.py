@@ -91,4 +91,6 @@ def _kind(value: Any) -> str:
         return f"a tensor of shape {list(value.shape)}"
     if isinstance(value, list | tuple):
         return f"a {type(value).__name__} of {len(value)}"
+    if isinstance(value, str) and value.startswith("<a "):  # what a rank says of a thing that does not travel
+        return value.strip("<>")
     return "nothing" if value is None else f"{type(value).__name__} {value!r}"[:60]

@@ -42,6 +42,7 @@ class Outcome:
     changed: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     error: str = ""
+    line: str = ""  # of the learner's cell, where it raised
     borrowed: str = ""
     device: str = "cpu"
     log: Any = None

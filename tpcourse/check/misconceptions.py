@@ -21,6 +21,7 @@ class Finding:
     evidence: Evidence
     fault: Fault | None = None
     others: tuple[Evidence, ...] = ()
+    may_change: tuple[str, ...] = ()
 
     @property
     def fault_kind(self) -> str:
@@ -47,7 +48,8 @@ class Misconception:
     hint: str
 
 
-NO_SUCH_RANK = ("is not a rank of this", "is not part of group", "is this rank itself", "Invalid destination rank")
+NO_SUCH_RANK = "is not a rank of this"
+NOT_IN_GROUP = ("is not part of group", "Invalid destination rank", "Invalid source rank")
 
 
 def by_fault(name: str, kind: str, sentence: str, hint: str) -> Misconception:
@@ -80,8 +82,25 @@ def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], 
 
 def likely(finding: Finding, known: tuple[Misconception, ...]) -> Misconception | None:
     """The first misconception that shows in the finding, the exercise's own before the general ones."""
-    return next((m for m in (*known, *GENERAL) if m.shows(finding)), None)
+    return next((m for m in (ONLY_IN_THE_WORLD, *known, *GENERAL) if m.shows(finding)), None)
 
+
+def _right_in_the_largest_alone(finding: Finding) -> bool:
+    """Whether all groups but those of all ranks went wrong, and these went right."""
+    cases = [finding.evidence, *finding.others]
+    largest = max(case.p for case in cases)
+    by_size = {size: [case.right for case in cases if case.p == size] for size in {case.p for case in cases}}
+    right = [size for size, found in by_size.items() if all(found)]
+    wrong = [size for size, found in by_size.items() if not any(found)]
+    return right == [largest] and len(wrong) >= 2 and len(wrong) + 1 == len(by_size)
+
+
+ONLY_IN_THE_WORLD = Misconception(
+    "only in the world",
+    _right_in_the_largest_alone,
+    "It is right only where the group is all ranks: some call, rank or size is the world's and not the group's.",
+    "Give every call the group; `dist.get_rank(group)` and `dist.get_world_size(group)` are place and size in it.",
+)
 
 SENDS_FIRST = Misconception(
     "sends first",
@@ -107,14 +126,33 @@ GENERAL = (
     ),
     Misconception(
         "global ranks",
-        lambda f: any(words in f.error for words in NO_SUCH_RANK),
-        "A rank was addressed that is not in the group, or is the sender itself: inside a group "
-        "ranks count from 0 to p-1.",
+        lambda f: NO_SUCH_RANK in f.error,
+        "A rank was addressed that is not in the group: inside a group ranks count from 0 to p-1.",
         "Take `dist.get_rank(group)` and `dist.get_world_size(group)`, and count modulo p.",
     ),
     Misconception(
+        "message to itself",
+        lambda f: "is this rank itself" in f.error,
+        "A rank sends to itself or receives from itself: one step too many, or a rank of the world taken for one of "
+        "the group.",
+        "What a rank has need not travel: copy it. Place and size come from `dist.get_rank(group)` and "
+        "`dist.get_world_size(group)`.",
+    ),
+    Misconception(
+        "ranks of the world",
+        lambda f: any(words in f.error for words in NOT_IN_GROUP),
+        "torch's own calls take ranks of the world: in `dist.isend(x, 1, group)` the 1 is a rank of the world.",
+        "Say `group_dst=`, `group_src=`, or `dist.get_global_rank(group, r)`. `exchange` takes ranks of the group.",
+    ),
+    Misconception(
+        "missing name",
+        lambda f: "is not defined" in f.error,
+        "A name is missing in that rank: it is misspelt, or its cell has not run since the rank was started.",
+        "Run the first cells of the notebook and the answer's again: a rank that ended starts anew, without names.",
+    ),
+    Misconception(
         "changed its input",
-        lambda f: f.evidence.finished and any(o.changed for o in f.evidence.outcomes),
+        lambda f: f.evidence.finished and any(set(o.changed) - set(f.may_change) for o in f.evidence.outcomes),
         "The answer works inside its input, which belongs to the caller: the values it was given are gone.",
         "Work on a copy: `x.clone()`. A slice or `view` of x is not a copy.",
     ),

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import RAISED, RETURNED, STUBBED, Case, Outcome
-from tpcourse.ledger import ledger
+from tpcourse.ledger import learner_line, ledger
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
 _STORE = "_tpcourse_check"  # a plain dict among the rank's names: groups in it are renewed after a hang
@@ -137,6 +137,7 @@ def record(outcome: Outcome, call: Any, given: dict[str, Any]) -> Outcome:
         return outcome
     except Exception as error:
         outcome.state, outcome.error = RAISED, f"{type(error).__name__}: {error}"
+        outcome.line = line_of(error)
         raise
     outcome.result = to_arrays(result)
     outcome.kinds = tuple((str(t.dtype).removeprefix("torch."), t.device.type) for t in tensors_in(result))
@@ -144,6 +145,14 @@ def record(outcome: Outcome, call: Any, given: dict[str, Any]) -> Outcome:
     outcome.aliases = tuple(key for key, value in given.items() if _share(value, result))
     outcome.state = RETURNED
     return outcome
+
+
+def line_of(error: BaseException) -> str:
+    """The innermost line of the learner's that an error passed: "line 3", "line 3 of cell 7", or ""."""
+    at, line = error.__traceback__, ""
+    while at is not None:
+        line, at = learner_line(at.tb_frame) or line, at.tb_next
+    return line
 
 
 def last_outcome() -> Outcome | None:
@@ -169,13 +178,13 @@ def to_tensors(value: Any, device: torch.device) -> Any:
 
 
 def to_arrays(value: Any) -> Any:
-    """Tensors to arrays, in lists and tuples too; anything that is not data becomes its text."""
+    """Tensors to arrays, in lists and tuples too; anything that is not data becomes the name of its type."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
     if isinstance(value, list | tuple):
         return [to_arrays(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else repr(value)[:60]
+    return value if value is None or isinstance(value, bool | int | float | str) else f"<a {type(value).__name__}>"
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

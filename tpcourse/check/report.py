@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 PASSED, FAILED, BLOCKED, NOT_STARTED, NOT_JUDGED = "passed", "failed", "blocked", "not started", "not judged"
 _MARKS = {PASSED: "✓", FAILED: "✗", BLOCKED: "-", NOT_JUDGED: "·"}
 _WIDTH = 110
+_MOST_LINES = 8
 _LABEL = 15
 
 
@@ -46,6 +47,7 @@ class Verdict:
     why: str = ""
     hint: str = ""
     started: bool = True
+    printed: str = ""  # by the answer, in the ranks; shown where it failed
 
     @property
     def state(self) -> str:
@@ -58,13 +60,22 @@ class Verdict:
     def __str__(self) -> str:
         rows = [(line.axis, f"{_MARKS[line.state]} ", line.text) for line in self.lines]
         rows += [(label, "", text) for label, text in (("why", self.why), ("hint", self.hint)) if text]
-        return "\n".join([f"{self.title}: {self.state}", *(_row(*row) for row in rows)])
+        printed = [_printed(self.printed)] if self.printed.strip() and self.state == FAILED else []
+        return "\n".join([f"{self.title}: {self.state}", *(_row(*row) for row in rows), *printed])
 
     def conclude(self) -> None:
         """Print the block if the check passed, raise it as `CheckFailed` if it did not."""
         if self.state != PASSED:
             raise CheckFailed(str(self), self.state)
         print(self)
+
+
+def _printed(text: str) -> str:
+    """The last lines of what ranks printed, as they are but for their length."""
+    lines = text.rstrip().splitlines()
+    more = [f"... {len(lines) - _MOST_LINES} lines"] if len(lines) > _MOST_LINES else []
+    shown = [line[: _WIDTH - _LABEL] for line in [*more, *lines[-_MOST_LINES:]]]
+    return "\n".join(f"  {label:<{_LABEL}}{line}" for label, line in zip(["printed"] + [""] * len(shown), shown))
 
 
 def _row(label: str, mark: str, text: str) -> str:

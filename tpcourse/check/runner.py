@@ -69,22 +69,21 @@ def exercise(ranks: Any, name: str) -> None:
     are as many, with new random inputs each time. Prints one block if it passes.
     Raises: CheckFailed with what was found, the likely misconception and a hint; ValueError for an unknown name.
     """
-    if name in CALCULATIONS:
-        with quiet(ranks, PATIENCE_S):
-            verdict = calculate(ranks, find_calculation(name))
-        verdict.conclude()
-        return
-    if name in WEIGHINGS:
-        with quiet(ranks, PATIENCE_S):
-            verdict = _not_defined(ranks, name) or weigh(ranks, find_weighing(name))
-        verdict.conclude()
-        return
-    spec = find(name)
-    if len(ranks) < 2:
+    if name in LESSONS and len(ranks) < 2:
         raise ValueError("a check needs at least 2 ranks and 1 is running: call start_ranks(2), or more")
-    with quiet(ranks, PATIENCE_S):
-        verdict = _not_defined(ranks, name) or judge(spec, list(_evidence(ranks, spec)))
+    with quiet(ranks, PATIENCE_S) as shown:
+        verdict = _verdict(ranks, name)
+    verdict.printed = shown.stdout
     verdict.conclude()
+
+
+def _verdict(ranks: Any, name: str) -> Verdict:
+    if name in CALCULATIONS:
+        return calculate(ranks, find_calculation(name))
+    if name in WEIGHINGS:
+        return _not_defined(ranks, name) or weigh(ranks, find_weighing(name))
+    spec = find(name)
+    return _not_defined(ranks, name) or judge(spec, list(_evidence(ranks, spec)))
 
 
 def find(name: str) -> Exercise:
@@ -95,10 +94,10 @@ def find(name: str) -> Exercise:
 
 
 @contextmanager
-def quiet(ranks: Any, patience_s: float) -> Iterator[None]:
-    """Short patience, as inputs are tiny; and nothing shown of what the ranks print, as a check is one block."""
-    with ranks.patient(min(ranks.patience, patience_s)), capture_output():
-        yield
+def quiet(ranks: Any, patience_s: float) -> Iterator[Any]:
+    """Short patience, as inputs are tiny; what the ranks print is kept apart, as a check is one block."""
+    with ranks.patient(min(ranks.patience, patience_s)), capture_output() as shown:
+        yield shown
 
 
 def _not_defined(ranks: Any, name: str) -> Verdict | None:

@@ -1,12 +1,14 @@
 """`tpcourse check NN`: the checks of your exercises, all of them, and your progress over the course."""
 
 import argparse
+import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tpcourse.authoring.nbgrader import is_answer
 from tpcourse.cli import CommandError
 from tpcourse.cli.course import course_root, notebook, share_package
 from tpcourse.cli.lesson import Lesson, is_check
@@ -82,15 +84,28 @@ class Checks(Lesson):
         """Run every cell; whether all checks passed."""
         import subprocess
 
-        left, lost = iter(self.found), ""
+        left, lost, broken = iter(self.found), "", ""
         with self.client.setup_kernel(cleanup_kc=True, stderr=subprocess.DEVNULL):
             for index, cell in enumerate(self.cells):
                 failure = lost or self.fails(cell, index)
-                if failure and ("kernel died" in failure or "ran for more than" in failure):
+                if not lost and failure and ("kernel died" in failure or "ran for more than" in failure):
                     lost = f"Not run: before it, a cell ended the notebook. {failure}"
                 if is_check(cell):
-                    settle(next(left), cell, failure)
+                    settle(one := next(left), cell, failure, broken)
+                    broken = ""
+                    if one.state == FAILED and not lost:
+                        self.define_again(index)
+                elif failure and not lost:
+                    broken = failure
         return all(one.state == PASSED for one in self.found)
+
+
+    def define_again(self, end: int) -> None:
+        """Run the cells of names above a check again: an answer may have ended a rank, which then starts without."""
+        first = next((number for number, cell in enumerate(self.cells) if is_answer(cell)), end)
+        for number, cell in enumerate(self.cells[:end]):
+            if cell.cell_type == "code" and not is_check(cell) and (number < first or is_answer(cell)):
+                self.fails(copy.deepcopy(cell), number)
 
 
 def _exercises(cells: list[Any]) -> Iterator[Checked]:
@@ -104,8 +119,11 @@ def _exercises(cells: list[Any]) -> Iterator[Checked]:
             hints = []
 
 
-def settle(checked: Checked, cell: Any, failure: str | None) -> None:
-    """Take the state from the first line of what the check said; without such a line it has failed."""
+def settle(checked: Checked, cell: Any, failure: str | None, broken: str = "") -> None:
+    """Take the state from the first line of what the check said; without such a line it has failed.
+
+    broken: what a cell between this check and the one before it ended with, such as an answer that is no Python.
+    """
     if failure is None:
         said = "".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout").rstrip()
     else:
@@ -114,6 +132,9 @@ def settle(checked: Checked, cell: Any, failure: str | None) -> None:
     state = next((state for state in STATES if first == f"{checked.name}: {state}"), FAILED)
     checked.state = FAILED if failure is not None and state == PASSED else state
     checked.text = said if first.startswith(f"{checked.name}: ") else f"{checked.name}: {FAILED}\n  {said}"
+    if broken and checked.state == NOT_STARTED:
+        checked.state = FAILED
+        checked.text = f"{checked.name}: {FAILED}\n  A cell above this check ended with an error.\n  {broken}"
 
 
 def table(root: Path, progress: Progress) -> str:

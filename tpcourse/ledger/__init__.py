@@ -15,8 +15,8 @@ from tpcourse.ledger.board import Board, board_waiting, read_board
 from tpcourse.ledger.event import Event
 from tpcourse.ledger.log import Log, merge
 
-__all__ = ["Event", "Log", "board_waiting", "busy_groups", "fingerprints", "install", "ledger", "ledger_fault", "merge",
-           "place", "poll", "read_board", "recent", "register_cell", "reset", "reset_fingerprints",
+__all__ = ["Event", "Log", "board_waiting", "busy_groups", "fingerprints", "install", "learner_line", "ledger",
+           "ledger_fault", "merge", "poll", "read_board", "recent", "register_cell", "reset", "reset_fingerprints",
            "set_main_thread", "uninstall", "waiting"]
 
 _installed: list[Any] = []      # recorder and hooks: torch's operators are one per process, and so are these
@@ -122,7 +122,7 @@ def set_main_thread(ident: int | None) -> None:
     _recorder().places.main_thread = ident
 
 
-def place(frame: FrameType | None) -> str:
+def learner_line(frame: FrameType | None) -> str:
     """The learner's line that a frame stands in or was called from: "line 12", "line 4 of cell 7", or ""."""
     places = _recorder().places
     found = places.learner_frame(frame)
