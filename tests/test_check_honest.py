@@ -99,7 +99,7 @@ def test_an_answer_in_another_dtype_is_rejected(ranks):
 
 def test_an_error_of_an_answer_is_shown_with_the_ranks_of_its_case(ranks):
     ranks.run_cell("def ring_all_gather(piece, group):\n    return piece / missing")
-    assert "raised NameError: name 'missing' is not defined (at 2 ranks" in failure(ranks)
+    assert "raised NameError: name 'missing' is not defined at line 2 (at 2 ranks" in failure(ranks)
 
 
 def test_feedback_shows_neither_the_check_nor_a_traceback(ranks):

@@ -141,7 +141,7 @@ GENERAL = (
     Misconception(
         "ranks of the world",
         lambda f: any(words in f.error for words in NOT_IN_GROUP),
-        "torch's own calls take ranks of the world: in `dist.isend(x, 1, group)` the 1 is a rank of the world.",
+        "torch's own calls take ranks of the world: so the 1 in `dist.isend(x, 1, group)`, and the 0 in `src=0`.",
         "Say `group_dst=`, `group_src=`, or `dist.get_global_rank(group, r)`. `exchange` takes ranks of the group.",
     ),
     Misconception(

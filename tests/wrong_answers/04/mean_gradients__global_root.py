@@ -1,4 +1,4 @@
-# inside a group ranks count from 0 to p-1
+# torch's own calls take ranks of the world
 
 
 def mean_gradients(model, x, y, group):
