@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tpcourse import check
+from tpcourse.check import runner
 from tpcourse.check.misconceptions import ONLY_IN_THE_WORLD
 
 NAME = "ring_all_gather"
@@ -70,6 +71,16 @@ def test_a_message_to_oneself_is_named(told):
 def test_a_missing_name_is_told_with_what_may_have_become_of_it(told):
     text = told(RIGHT.replace("exchange(pieces", "exhcange(pieces"))
     assert "name 'exhcange' is not defined at line 9" in text and "it is misspelt, or its cell has not run" in text
+
+
+def test_a_loop_without_an_end_is_stopped_and_named_with_its_line(told, monkeypatch):
+    monkeypatch.setattr(runner, "LIMIT_S", 4)
+    text = told(RIGHT.replace('print("place", r)', "while True: p = p"))
+    assert (
+        "Its time was up. No rank waits for another: ranks 2-3 are computing at line 7" in text
+        and "it is a loop that does not end" in text
+    )
+    assert "printed" not in text
 
 
 @pytest.mark.parametrize(("result", "words"), [("{1: shard}", "not a dict"), ("shard.numpy()", "not a ndarray")])

@@ -17,6 +17,7 @@ from nbformat.v4 import new_code_cell, new_notebook
 
 from tpcourse.ranks import RankError, show, start_ranks
 from tpcourse.ranks.api import check_arguments, choose
+from tpcourse.ranks.errors import RanksInterrupted, RanksOutOfTime
 from tpcourse.ranks.folders import folders, started
 from tpcourse.ranks.magic import numbered, parse_line, parse_targets
 from tpcourse.ranks.run import uninterrupted
@@ -96,6 +97,14 @@ def test_a_syntax_error_is_told_with_its_line(shared_ranks):
 def test_lines_are_numbered_as_the_notebook_shows_them():
     assert numbered("x = 1\n").split("\n")[1] == "x = 1"
     assert numbered("%%time\nx = 1").startswith("%%time")
+
+
+def test_a_loop_without_an_end_is_stopped_where_there_is_a_limit_and_the_ranks_keep_their_names(shared_ranks):
+    shared_ranks.run_cell("kept = rank")
+    with shared_ranks.within(3), pytest.raises(RanksOutOfTime) as caught:
+        shared_ranks.run_cell("while rank == 1:\n    pass")
+    assert "line" in str(caught.value) and not isinstance(caught.value, RanksInterrupted)
+    assert shared_ranks["kept"] == [0, 1, 2, 3]
 
 
 NUMBERS = """

@@ -112,6 +112,12 @@ SENDS_FIRST = Misconception(
 GENERAL = (
     SENDS_FIRST,
     Misconception(
+        "endless",
+        lambda f: f.evidence.failure_kind == "RanksOutOfTime",
+        "The answer goes on and on, and was stopped: no rank waits for another, so it is a loop that does not end.",
+        "See what ends the loop at that line; a counter that is not raised is the usual reason.",
+    ),
+    Misconception(
         "never returned",
         lambda f: f.evidence.finished and any(output is None for output in f.evidence.outputs),
         "The answer returns nothing on some rank: is a `return` missing, or only on one branch?",

@@ -23,6 +23,7 @@ from tpcourse.ranks.errors import RanksError, RanksInterrupted
 from tpcourse.ranks.run import Each
 
 PATIENCE_S = 5
+LIMIT_S = 60
 LESSONS = {
     "ring_all_gather": "lesson01.all_gather",
     "ring_reduce_scatter": "lesson01.reduce_scatter",
@@ -96,7 +97,7 @@ def find(name: str) -> Exercise:
 @contextmanager
 def quiet(ranks: Any, patience_s: float) -> Iterator[Any]:
     """Short patience, as inputs are tiny; what the ranks print is kept apart, as a check is one block."""
-    with ranks.patient(min(ranks.patience, patience_s)), capture_output() as shown:
+    with ranks.patient(min(ranks.patience, patience_s)), ranks.within(LIMIT_S), capture_output() as shown:
         yield shown
 
 

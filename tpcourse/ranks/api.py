@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -25,6 +26,7 @@ class Ranks:
 
     def __init__(self, cluster: Cluster, backend: str, patience: float) -> None:
         self.cluster, self.backend, self.patience = cluster, backend, patience
+        self.limit_s = math.inf  # of one run, also where nobody waits
         self.meeting = Meeting(cluster, backend)
         self.history: list[tuple[float, int]] = []  # when which cell began
         self.meeting.setup(self.meeting.everyone)
@@ -64,7 +66,7 @@ class Ranks:
             raise RanksError("these ranks were stopped; start_ranks() starts new ones")
         if self.meeting.is_broken:
             self.meeting.again([])
-        run = Run(self.cluster, self.targets(targets), self.patience)
+        run = Run(self.cluster, self.targets(targets), self.patience, self.limit_s)
         self.history.append((run.moved, args[1] if name == "run_cell" else 0))
         error: BaseException | None = None
         try:
@@ -103,6 +105,15 @@ class Ranks:
             yield self
         finally:
             self.patience = before
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[Ranks]:
+        """A limit for each run of a block, also where no rank waits: RanksOutOfTime, and the ranks go on."""
+        before, self.limit_s = self.limit_s, seconds
+        try:
+            yield self
+        finally:
+            self.limit_s = before
 
     def restart(self) -> Ranks:
         """New processes for all ranks: variables, groups and whatever a cell changed are gone."""

@@ -33,5 +33,9 @@ class RanksInterrupted(RanksStuck):
     """The learner stopped the cell."""
 
 
+class RanksOutOfTime(RanksStuck):
+    """A run went on for longer than it was given; perhaps no rank waited, and all computed."""
+
+
 class RanksDisagree(RanksStuck):
     """A cell ended, but the ranks' calls did not match: results may be wrong."""

@@ -6,7 +6,15 @@ from bisect import bisect
 from typing import Any
 
 from tpcourse.ranks import show
-from tpcourse.ranks.errors import RankDied, RankError, RanksDisagree, RanksError, RanksInterrupted, RanksStuck
+from tpcourse.ranks.errors import (
+    RankDied,
+    RankError,
+    RanksDisagree,
+    RanksError,
+    RanksInterrupted,
+    RanksOutOfTime,
+    RanksStuck,
+)
 from tpcourse.ranks.run import Run
 from tpcourse.watch.words import call_text, ranks_text
 
@@ -46,10 +54,11 @@ def _stuck(ranks: Any, run: Run) -> BaseException:
 
 
 def _stopped(ranks: Any, run: Run) -> BaseException:
-    """The interrupt button: tell the ranks, report where they were, free those that do not return."""
+    """The interrupt button, or no time left: tell the ranks, report where they were, free those that do not return."""
     from tpcourse.watch import diagnose
 
-    report = diagnose(_states(ranks, run, interrupted=True), interrupted=True)
+    by = "Its time was up." if run.is_over else "You stopped the cell."
+    report = diagnose(_states(ranks, run, interrupted=True), interrupted=True, stopped_by=by)
     for rank in run.targets:
         if not run.finished(rank):
             ranks.cluster.call(rank, "interrupt")
@@ -59,7 +68,7 @@ def _stopped(ranks: Any, run: Run) -> BaseException:
     called = any(reply.get("fingerprints") for reply in run.replies.values())  # perhaps not begun on all ranks
     clean = all(run.finished(rank) for rank in run.targets) and not called
     note = "The ranks and their variables are unchanged." if clean else _repair(ranks, run)
-    return RanksInterrupted(f"{report}\n{note}", report)
+    return (RanksOutOfTime if run.is_over else RanksInterrupted)(f"{report}\n{note}", report)
 
 
 def _broken(ranks: Any, run: Run, broken: list[int], failures: str) -> BaseException:

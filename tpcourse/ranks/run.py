@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
@@ -29,11 +30,16 @@ def own(rank: int, arguments: Any) -> Any:
     return tuple(own(rank, one) for one in arguments) if type(arguments) is tuple else arguments
 
 
+class OutOfTime(KeyboardInterrupt):
+    """A run's time is up: what the interrupt button does, without a finger."""
+
+
 class Run:
     """One cell on some ranks: their latest states, and since when nothing moved."""
 
-    def __init__(self, cluster: Any, targets: list[int], patience: float) -> None:
+    def __init__(self, cluster: Any, targets: list[int], patience: float, limit_s: float = math.inf) -> None:
         self.cluster, self.targets, self.patience = cluster, targets, patience
+        self.end_s, self.is_over = time.monotonic() + limit_s, False
         self.calls: dict[int, Any] = {}
         self.replies: dict[int, dict[str, Any]] = {}
         self.asked: dict[int, float] = {}
@@ -126,10 +132,16 @@ class Run:
         return min(self.patience, AFTER_FAILURE_S) if failed else self.patience
 
     def watch(self, each_step: Callable[[Run], None]) -> bool:
-        """Go on until all is done (True) or stuck (False)."""
+        """Go on until all is done (True) or stuck (False).
+
+        Raises: OutOfTime if there was a limit, and it is reached.
+        """
         while not self.step():
             if self.is_stuck() or (self.died and time.monotonic() - self.moved > AFTER_FAILURE_S):
                 return False
+            if time.monotonic() > self.end_s:
+                self.is_over = True
+                raise OutOfTime
             each_step(self)
         return not self.died
 

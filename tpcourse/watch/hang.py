@@ -20,16 +20,17 @@ from tpcourse.watch.words import call_text, listed, ranks_text, verb, where
 State = Mapping[str, Any]
 
 
-def diagnose(states: Sequence[State], interrupted: bool = False) -> Report:
+def diagnose(states: Sequence[State], interrupted: bool = False, stopped_by: str = "You stopped the cell.") -> Report:
     """Say why ranks wait: the first point where they differ, and what each last finished and waits in.
 
+    With `interrupted` nothing has to be wrong, and `stopped_by` says what ended it.
     Shapes: one mapping per rank with rank, state, line, events, error, exit, host, seconds (see `View`).
     Trap: where the states allow two explanations, the sentence says what is the case, not why.
     """
     world = World([_view(state, interrupted) for state in states])
     fault = explain(world)
     if interrupted:
-        sentence = f"You stopped the cell. {fault.sentence[:1].upper()}{fault.sentence[1:]}"
+        sentence = f"{stopped_by} {fault.sentence[:1].upper()}{fault.sentence[1:]}"
         fault = replace(fault, sentence=sentence, hint="" if fault.kind == "computing" else fault.hint)
     seconds = max((state.get("seconds") or 0 for state in states), default=0)
     return report(fault, rows(world), seconds or None)
