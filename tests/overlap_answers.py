@@ -57,6 +57,20 @@ LISTS = changed(
 WAITED_BY_A_HELPER = "def finish(works):\n    return [work.wait() for work in works]\n\n\n" + changed(
     "ring_gather_product", ("        for work in works:\n            work.wait()\n", "        finish(works)\n")
 )
+FUNCTIONAL = """
+import torch.distributed._functional_collectives as funcol
+
+from tpcourse import ledger
+
+def ordered_backward(dy, x, weight, tp):
+    whole = funcol.all_gather_tensor(x, 0, tp)
+    part = dy @ weight
+    while ledger.recent()[-1].end_s is None:  # the gather has ended when the next call begins
+        pass
+    dx = funcol.reduce_scatter_tensor(part, "sum", 0, tp)
+    dw = dy.T @ funcol.wait_tensor(whole)
+    return funcol.wait_tensor(dx), dw
+"""
 RIGHT = {
     "two rooms in turn": ("ring_gather_product", TWO_ROOMS),
     "two products a piece": ("ring_gather_product", HALF_A_PIECE),
@@ -66,6 +80,7 @@ RIGHT = {
     "each product in two halves of K": ("ring_product_scatter", BY_HALVES),
     "cut along the weight's rows": ("pieced_product_scatter", BY_COLUMNS),
     "a list of tensors": ("gathered_meanwhile", LISTS),
+    "functional collectives": ("ordered_backward", FUNCTIONAL),
 }
 
 KERNEL = """

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import monotonic
+
 import torch
 import torch.distributed as dist
 from ledger_help import fresh_ledger
@@ -68,3 +70,54 @@ def _left_behind(rank, group):
 
 def test_the_wait_of_torch_is_put_back():
     assert run_ranks(_left_behind, 2) == [(False, True)] * 2
+
+
+def _has_ended(log):
+    """Look until the ledger has let go of every call, as it does when the next one begins."""
+    while ledger._recorder().pending.handles():
+        ledger.poll()
+    return [event.wait_begin_s is None and event.end_s is not None for event in log._events]
+
+
+def _kept(expected):
+    """How much the ledger remembers, once gloo's thread has let go too."""
+    pending, end = ledger._recorder().pending, monotonic() + 10
+    while (kept := len(pending._ended_works) + len(pending._ended_storages)) != expected and monotonic() < end:
+        pass
+    return kept
+
+
+def _late_waits(rank, group):
+    import torch.distributed._functional_collectives as functional
+
+    with fresh_ledger(), ledger.ledger() as log:
+        whole = functional.all_gather_tensor(torch.ones(2), 0, group)
+        x = torch.ones(2)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        before = _has_ended(log)
+        functional.wait_tensor(whole)
+        waited_first = [event.waited_s is not None for event in log._events]
+        work.wait()
+        waited_then = [event.waited_s is not None for event in log._events]
+        late = all(event.wait_begin_s >= event.end_s for event in log._events)
+    return before, waited_first, waited_then, late
+
+
+def test_a_wait_for_a_call_that_the_ledger_let_go_of_is_noted_too():
+    assert run_ranks(_late_waits, 2) == [([True, True], [True, False], [True, True], True)] * 2
+
+
+def _never_waited(rank, group):
+    with fresh_ledger(), ledger.ledger() as log:
+        x = torch.ones(2)
+        work = dist.all_reduce(x, group=group, async_op=True)
+        _has_ended(log)
+        counts = [_kept(2)]
+        del work
+        counts.append(_kept(1))
+        del x
+        return [*counts, _kept(0)]
+
+
+def test_a_call_that_nobody_waits_for_is_forgotten_with_its_work_and_its_memory():
+    assert run_ranks(_never_waited, 2) == [[2, 1, 0]] * 2

@@ -93,6 +93,7 @@ class Hooks:
         def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
             handle = recorder.pending.of_work(work)
             if handle is None:
+                recorder.waited_late(recorder.pending.ended(work=work))
                 return original(work, *args, **kwargs)
             return recorder.wait(handle, original, work, *args, **kwargs)
 
@@ -104,6 +105,7 @@ class Hooks:
         def wait_tensor(keys: Any, tensor: Any) -> Any:
             handle = recorder.pending.of_tensor(tensor)
             if handle is None:
+                recorder.waited_late(recorder.pending.ended(tensor=tensor))
                 return redispatch(keys & after, tensor)
             return recorder.wait(handle, redispatch, keys & after, tensor)
 

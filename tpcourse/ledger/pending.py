@@ -6,7 +6,10 @@ from collections.abc import Callable
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
+from tpcourse.ledger.ended import Ended
+
 if TYPE_CHECKING:
+    from tpcourse.ledger.event import Event
     from tpcourse.ledger.record import Call
 
 MOST = 512      # works kept; they hold tensors
@@ -28,8 +31,11 @@ class Handle:
 
     def holds(self, storage: int) -> bool:
         """Whether a tensor that the calls write has this storage."""
-        tensors = (tensor for call in self.calls for tensor in call.outputs)
-        return any(tensor.untyped_storage()._cdata == storage for tensor in tensors)
+        return any(own._cdata == storage for own in self.storages())
+
+    def storages(self) -> list[Any]:
+        """Those that the calls write."""
+        return [tensor.untyped_storage() for call in self.calls for tensor in call.outputs]
 
     def source(self) -> int | None:
         """The group rank whose message a receive from any rank took."""
@@ -45,6 +51,7 @@ class Pending:
     def __init__(self, finish: Callable[[Call, Handle], None]) -> None:
         self._finish = finish
         self._handles: dict[int, Handle] = {}
+        self._ended_works, self._ended_storages = Ended(), Ended()      # which nobody has waited for yet
         self.captures = 0       # CUDA graphs being recorded: a question to the device would break them
 
     def add(self, handle: Handle) -> None:
@@ -72,6 +79,12 @@ class Pending:
             return None
         storage = tensor.untyped_storage()._cdata
         return next((handle for handle in reversed(self.handles()) if handle.holds(storage)), None)
+
+    def ended(self, work: Any = None, tensor: Any = None) -> list[Event]:
+        """The events of calls that ended unseen, of a work or with a tensor, for which a wait comes now; once."""
+        if work is not None:
+            return self._ended_works.take(id(work))
+        return self._ended_storages.take(tensor.untyped_storage()._cdata) if self._ended_storages else []
 
     def handles(self) -> list[Handle]:
         """The handles now, oldest first."""
@@ -112,13 +125,25 @@ class Pending:
             return
         try:
             if handle.is_done():
+                self._remember(handle)
                 self.end(handle)
         except Exception:       # the work failed or its group was aborted: no end will come
             self._handles.pop(_key(handle), None)
 
+    def _remember(self, handle: Handle) -> None:
+        """Its wait may come later: a work, or a tensor of a functional call, that somebody still holds."""
+        events = [call.event for call in handle.calls if call.event.is_async and call.event.wait_begin_s is None]
+        if not events:
+            return
+        if handle.work is not None:
+            self._ended_works.add(id(handle.work), handle.work, events)
+        for storage in handle.storages():
+            self._ended_storages.add(storage._cdata, storage, events)
+
     def clear(self) -> None:
         """Give up all handles."""
-        self._handles.clear()
+        for kept in (self._handles, self._ended_works, self._ended_storages):
+            kept.clear()
 
 
 def _key(handle: Handle) -> int:

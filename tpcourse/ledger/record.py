@@ -135,6 +135,11 @@ class Recorder:
         self.waited(handle)
         return out
 
+    def waited_late(self, events: list[Event]) -> None:
+        """Note a wait for calls that have ended: it takes no time."""
+        for event in events:
+            event.wait_begin_s = event.waited_s = monotonic()
+
     def leave(self, call: Call) -> None:
         """Note that this thread waits no longer."""
         self.blocked.pop(get_ident(), None)
