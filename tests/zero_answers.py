@@ -73,12 +73,29 @@ BY_STATE_DICT = changed(
      'groups = adam.state_dict()["param_groups"]\n'
      '    adam.load_state_dict({"state": {0: {"step": file["step"], **arrays}}, "param_groups": groups})'),
 )  # fmt: skip
+BEGIN = (
+    "        whole = piece.new_empty(p * len(piece))\n"
+    "        return whole, all_gather_single(whole, piece, group=dp, async_op=True)\n"
+)
+WAIT = "        whole, work = following\n        work.wait()\n"
+FUNCTIONAL = "import torch.distributed._functional_collectives as funcol\n\n\n" + changed(
+    "prefetched_step",
+    (BEGIN, "        return funcol.all_gather_tensor(piece, 0, dp)\n"),
+    (WAIT, "        whole = funcol.wait_tensor(following)\n"),
+)
+OPERATORS = "functional = torch.ops._c10d_functional\n\n\n" + changed(
+    "prefetched_step",
+    (BEGIN, "        return functional.all_gather_into_tensor(piece, p, dp.group_name)\n"),
+    (WAIT, "        whole = functional.wait_tensor(following)\n"),
+)
 RIGHT = {
     "last layer kept for backward, lists of tensors": ("layered_step", LAST_KEPT),
     "memory released by its size": ("layered_step", RELEASED),
     "scattered gradients, gathered in place": ("sharded_adam", SCATTERED_ADAM),
     "last layer fetched once": ("prefetched_step", TURN_KEPT),
     "states by load_state_dict": ("reloaded_adam", BY_STATE_DICT),
+    "functional collectives": ("prefetched_step", FUNCTIONAL),
+    "operators of functional collectives": ("prefetched_step", OPERATORS),
 }
 
 

@@ -46,7 +46,7 @@ def _inside(thing: Any) -> Iterable[Any]:
     if isinstance(thing, dict):
         return thing.values()
     if isinstance(thing, Tensor):
-        return [thing.grad] if thing.is_leaf else []
+        return [thing.grad if thing.is_leaf else None, getattr(thing, "elem", None)]  # of a functional collective
     if isinstance(thing, FunctionType):
         return [*(thing.__closure__ or ()), *(thing.__defaults__ or ()), thing.__dict__]
     if isinstance(thing, CellType):

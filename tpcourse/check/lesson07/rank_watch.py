@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, UntypedStorage
 
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
@@ -40,6 +40,7 @@ class Held(Watcher):
         super().__init__(Peak())
         self.outcome = outcome
         self.under_way: list[tuple[Callable[[], Any], Any]] = []  # what gives a work, and its event; until its wait
+        self.waited: list[Any] = []  # events
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = super().__torch_dispatch__(func, types, args, kwargs)
@@ -55,8 +56,9 @@ class Held(Watcher):
             self.under_way.append((lambda: work, events[-1]))  # held until the answer holds it
 
     def is_waited(self, event: Any) -> bool:
-        """Whether a call was waited for; one that waits by itself was."""
-        return not event.is_async or all(event is not other for _, other in self.under_way)
+        """Whether a call was waited for, by its work or by its tensor; one that waits by itself was."""
+        told = event.wait_begin_s is not None or any(event is other for other in self.waited)
+        return told or not event.is_async
 
     def follow(self, tensors: Iterable[Tensor]) -> None:
         """Count tensors that were there before the block, too."""
@@ -87,7 +89,7 @@ class Held(Watcher):
         works = ((give(), event) for give, event in self.under_way)
         self.under_way = [(_nothing if work is None else weakref.ref(work), event) for work, event in works]
         storages = ((key, reference()) for key, reference in list(self.made.items()))
-        return {key: storage.nbytes() for key, storage in storages if storage is not None}
+        return {key: _bytes(storage) for key, storage in storages if storage is not None}
 
     @contextmanager
     def waits(self) -> Iterator[None]:
@@ -99,7 +101,16 @@ class Held(Watcher):
             self.under_way.clear()
 
     def _waited(self, work: Any) -> None:
+        self.waited += [event for give, event in self.under_way if give() is work]
         self.under_way = [row for row in self.under_way if row[0]() is not work]
+
+
+def _bytes(storage: UntypedStorage) -> int:
+    """Of memory: a tensor around another one, as functional collectives give, has a size and no memory."""
+    try:
+        return storage.nbytes() if storage.data_ptr() else 0
+    except RuntimeError:
+        return 0
 
 
 def _nothing() -> None:
