@@ -157,6 +157,12 @@ def test_memory_that_is_read_too_early_is_noticed_though_the_values_are_right(ra
     assert "values ✓" in text and "nobody waited for it" in text
 
 
+def test_fewer_pieces_than_asked_for_are_counted(ranks):
+    ranks.run_cell(RIGHT["cut along the weight's rows"][1].replace("chunk(num_pieces)", "chunk(2)"))
+    text = failure(ranks, "pieced_product_scatter")
+    assert "values ✓" in text and "rank 0 calls reduce_scatter twice; num_pieces = 3 are due" in text
+
+
 TIMED = """
 from tpcourse.check.lesson08.rank_answer import Large, gathered, times
 

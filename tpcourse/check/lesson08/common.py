@@ -40,10 +40,11 @@ def tp_cases(**sizes: tuple[int, ...]) -> Callable[[int], list[Case]]:
     return of
 
 
-def rules(ops: dict[str, int], num_bytes: int, *order: Rule, work: int) -> Budget:
+def rules(ops: dict[str, int], num_bytes: int, *order: Rule, work: int, due: str = "") -> Budget:
     """Operation -> how many calls; what a rank sends in all; no race, nothing left under way; then rules of order.
 
-    `work` is how many multiplications a rank's products have in all: what is multiplied unseen has no order.
+    `work` is how many multiplications a rank's products have in all: what is multiplied unseen has no order. `due`
+    says how many calls there have to be, in the words of the task.
     """
 
     def judge(evidence: Evidence) -> Fault | None:
@@ -54,7 +55,7 @@ def rules(ops: dict[str, int], num_bytes: int, *order: Rule, work: int) -> Budge
             if (fault := rule(evidence, rank))
         )
         fault = next(found, None) or next((fault for rule in order if (fault := rule(evidence))), None)
-        return fault or _unseen(evidence, work)
+        return fault or _unseen(evidence, work) or _too_few(evidence, ops, due)
 
     return Budget(judge=judge)
 
@@ -65,6 +66,15 @@ def _unseen(evidence: Evidence, work: int) -> Fault | None:
         if seen < work:
             text = f"rank {rank} multiplies {seen:,} times in products, and {work:,} are due: use linear or @"
             return Fault("unseen", text)
+    return None
+
+
+def _too_few(evidence: Evidence, ops: dict[str, int], due: str) -> Fault | None:
+    for rank, outcome in enumerate(evidence.outcomes):
+        made = Counter(event.op for event in outcome.events)
+        if made != Counter(ops):
+            text = f"rank {rank} calls {listed(made)}; {due or f'{listed(Counter(ops))} is'} due"
+            return Fault("few", text)
     return None
 
 

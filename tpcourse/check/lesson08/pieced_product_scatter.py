@@ -38,7 +38,8 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     """A reduce-scatter for each piece, which leaves while the next one is multiplied."""
     T, K, D, num_pieces = case.sizes.values()
     num_bytes = (case.p - 1) * BYTES * T * D // case.p
-    return common.rules({"reduce_scatter": num_pieces}, num_bytes, _order, work=T * K * D)
+    due = f"num_pieces = {num_pieces} are"
+    return common.rules({"reduce_scatter": num_pieces}, num_bytes, _order, work=T * K * D, due=due)
 
 
 def _order(evidence: Evidence) -> Fault | None:
@@ -132,6 +133,13 @@ EXERCISE = Exercise(
             "calls",
             "More pieces than num_pieces: each costs the start of a call, and a smaller product.",
             "One product and one reduce-scatter for each piece.",
+        ),
+        by_kind(
+            "too few calls",
+            "few",
+            "Fewer pieces than num_pieces: nothing travels under the first product, and the last reduce-scatter runs "
+            "under none; the larger the pieces, the longer both.",
+            "`chunk(num_pieces)`: one product and one reduce-scatter for each piece.",
         ),
         *common.LAST,
     ),
