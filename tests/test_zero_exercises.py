@@ -113,8 +113,14 @@ def test_the_expected_norm_and_pieces_are_those_of_torch():
         weight.grad = to_torch(np.concatenate([own["piece"] for own in case.inputs])[:P])
         norm = torch.nn.utils.clip_grad_norm_([weight], case.inputs[0]["max_norm"])
         close([row[0] for row in case.expected], [norm] * case.p)
-        clipped = np.concatenate([row[1] for row in case.expected])
+        clipped = np.concatenate([row[1] for row in case.expected])[:P]
         np.testing.assert_allclose(clipped, weight.grad, rtol=1e-5)  # torch adds 1e-6 to the norm
+
+
+def test_the_padding_of_a_piece_is_nan_in_one_case_and_infinite_in_another():
+    paddings = [np.concatenate([own["piece"] for own in e.inputs])[e.inputs[0]["P"] :] for e in found("clipped_piece")]
+    assert [np.isnan(padding).all() for padding in paddings] == [False, False, False, False, True]
+    assert [np.isinf(padding).all() for padding in paddings] == [False, True, False, False, False]
 
 
 def test_a_piece_that_was_reloaded_goes_on_as_one_device_does():

@@ -38,7 +38,7 @@ from tpcourse.wire.torch_calls import all_gather_single
 #
 # Write `sharded_adam(weights, gradient, steps, options, dp)`: stage 1. `weights` [P] are equal on all ranks; `gradient(weights)` returns this
 # rank's own gradient [P] there. Take `steps` steps: average the gradient, step **only this rank's piece** with one
-# `torch.optim.AdamW([piece], **options)`, give all ranks the new pieces. Return the weights [P].
+# `torch.optim.AdamW([piece], **options)`, give all ranks the new pieces. Return the weights [P]. `weights` may be changed.
 #
 # Budget: in each step one `all_reduce` of the gradient and one `all_gather` of the pieces. Bytes held: moments of n elements, 2 x 8 n. That all-reduce
 # sends more than stage 1 has to: exercise 2 writes the reduce-scatter in its place. One here already is right too.
@@ -150,7 +150,7 @@ check.exercise(ranks, "scattered_gradients")
 # Difficulty 1 of 3 · 10 minutes · uses `dist.all_reduce`
 #
 # Write `clipped_piece(piece, P, max_norm, dp)`. `piece` [n] is this rank's piece of an averaged gradient of P elements, in memory that was used
-# before: **anything** may be in its padding. Return the norm of all P elements as a tensor `[]`, equal on all ranks, and the piece times
+# before: **anything** may be in its padding, NaN too. Return the norm of all P elements as a tensor `[]`, equal on all ranks, and the piece [n] times
 # min(1, max_norm / norm). What you leave in the padding does not matter.
 #
 # Budget: one `all_reduce` of one number.

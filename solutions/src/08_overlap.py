@@ -90,7 +90,7 @@ check.exercise(ranks, "gathered_meanwhile")
 #
 # Now the product needs what is gathered, but a row of y needs only its own token. Write `ring_gather_product(x, weight, bias, tp)`: x [T/p, D] has this rank's
 # tokens, weight [N, D] and bias [N] its columns. Return y [T, N], all ranks' tokens in rank order. In each of p steps multiply the piece that is here; in
-# all steps but the last, pass it on meanwhile.
+# all steps but the last, pass it on meanwhile. `dist.isend` and `dist.irecv` take ranks of the world; `pass_on` translates.
 #
 # Budget: p - 1 messages of [T/p, D]. The send of a piece begins before its product; what comes is waited for behind it.
 
@@ -150,7 +150,8 @@ check.exercise(ranks, "ring_gather_product")
 #
 # The other end of the MLP. Write `ring_product_scatter(x, weight, tp)`: x [T, K] has all tokens, but only this rank's columns, and so has weight [D, K]. Return
 # this rank's tokens of the sum over ranks of x W^T, [T/p, D]. The sum for rank c starts on rank c + 1 and goes round to the right; each rank adds its own product
-# for c's tokens. Rank r therefore multiplies the tokens of r - 1 first, and its own last.
+# for c's tokens. Rank r therefore multiplies the tokens of r - 1 first, and its own last. `dist.isend` and `dist.irecv` take ranks of the world;
+# `pass_on` translates.
 #
 # Budget: p - 1 messages of [T/p, D]. A sum is on its way while the next product runs, and is waited for behind that.
 

@@ -31,17 +31,17 @@ def cases(world_size: int) -> list[Case]:
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
-    """Pieces with anything in the padding."""
+    """Pieces with anything in the padding: large numbers, infinity, and NaN where the gradient is below the limit."""
     P, p = case.sizes["P"], case.p
     n = piece_size(P, p)
     flat = nonzero(generator, p * n)
-    flat[P:] *= 5
+    flat[P:] *= np.nan if case.sizes[LIMIT] > 1 else np.inf if p == 3 and not case.edge else 5
     limit = np.linalg.norm(flat[:P]) * case.sizes[LIMIT]
     return [{"piece": piece, "P": P, "max_norm": float(limit)} for piece in flat.reshape(p, n)]
 
 
 def expected(case: Case, inputs: Inputs) -> list[Any]:
-    """The norm of all P elements, and what is no padding of each piece."""
+    """The norm of all P elements, and each piece, with zeros for whatever is in the padding."""
     norm = np.sqrt(sum((part**2).sum() for part in _parts(inputs)))
     return _results(inputs, [norm] * case.p)
 
@@ -56,11 +56,17 @@ def _parts(inputs: Inputs) -> list[np.ndarray]:
     return [given["piece"][: real_size(given["P"], p, rank)] for rank, given in enumerate(inputs)]
 
 
+def _pieces(inputs: Inputs) -> list[np.ndarray]:
+    """With zeros in the padding."""
+    n = len(inputs[0]["piece"])
+    return [np.pad(part, (0, n - len(part))) for part in _parts(inputs)]
+
+
 def _results(inputs: Inputs, norms: Norms, least: float = 1.0) -> list[Any]:
-    """Each rank's norm and piece; a factor above `least` does not change the piece."""
+    """Each rank's norm and piece, with zeros in the padding; a factor above `least` does not change the piece."""
     factors = [given["max_norm"] / norm if norm else 1.0 for given, norm in zip(inputs, norms, strict=True)]
-    pairs = zip(norms, _parts(inputs), factors, strict=True)
-    return [Named({"the norm": np.asarray(a), "the piece": min(least, c) * part}) for a, part, c in pairs]
+    pairs = zip(norms, _pieces(inputs), factors, strict=True)
+    return [Named({"the norm": np.asarray(a), "the piece": min(least, c) * piece}) for a, piece, c in pairs]
 
 
 def _norms(of: Callable[[list[np.ndarray]], Norms], padding: bool = False) -> Callable[[Evidence], list[Any]]:
@@ -90,13 +96,28 @@ def _own(parts: list[np.ndarray]) -> Norms:
 
 def _unclipped(evidence: Evidence) -> list[Any]:
     """The right norm, and the piece as it was."""
-    pairs = zip(evidence.expected, _parts(evidence.inputs), strict=True)
-    return [[norm, part] for (norm, _), part in pairs]
+    pairs = zip(evidence.expected, _pieces(evidence.inputs), strict=True)
+    return [[norm, piece] for (norm, _), piece in pairs]
 
 
 def _scaled_up(evidence: Evidence) -> list[Any]:
     norms = [float(norm) for norm, _ in evidence.expected]
     return _results(evidence.inputs, norms, least=np.inf)
+
+
+def _outputs(finding: Finding) -> list[list[Any]]:
+    """Norm and piece of each rank that returned both."""
+    outputs = finding.evidence.outputs if finding.evidence.finished else []
+    return [output for output in outputs if isinstance(output, list) and len(output) == 2]
+
+
+def _not_a_number(finding: Finding) -> bool:
+    return any(isinstance(norm, np.ndarray) and np.isnan(norm).any() for norm, _ in _outputs(finding))
+
+
+def _cut_off(finding: Finding) -> bool:
+    n = len(finding.evidence.inputs[0]["piece"])
+    return any(isinstance(piece, np.ndarray) and piece.size < n for _, piece in _outputs(finding))
 
 
 def _skips(finding: Finding) -> bool:
@@ -170,6 +191,19 @@ EXERCISE = Exercise(
             "The norm is right, and the piece is as it was.",
             "Multiply the piece by min(1, max_norm / norm).",
             _unclipped,
+        ),
+        Misconception(
+            "masked",
+            _not_a_number,
+            "The padding is multiplied by zero and not left out: NaN times 0 is NaN, and so is infinity times 0.",
+            "Square a slice, `piece[:m]`, or choose by `torch.where`.",
+        ),
+        Misconception(
+            "cut off",
+            _cut_off,
+            "The piece is shorter than the one that was given: the norm needs the gradients alone, and the caller a "
+            "piece of [n].",
+            "Multiply the whole piece; what you leave in the padding does not matter.",
         ),
         Misconception(
             "gathers",

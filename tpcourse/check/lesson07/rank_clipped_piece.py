@@ -1,4 +1,4 @@
-"""Runs in a rank: the answer; of the piece that it returns only what is no padding is compared."""
+"""Runs in a rank: the answer; in the padding of the piece that it returns zeros take the place of whatever is there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tpcourse.check.lesson07.rank_watch import note_borrowed
 
 
 def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome) -> Any:
-    """The norm, and the gradients of the piece."""
+    """The norm, and the piece."""
     note_borrowed(outcome, answer)
     n, P = len(given["piece"]), given["P"]
     result = answer(*given.values(), *groups)
@@ -21,5 +21,6 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
         return result
     norm, piece = result
     if isinstance(piece, Tensor) and piece.shape == (n,):
-        piece = piece[: real_size(P, dist.get_world_size(groups[0]), dist.get_rank(groups[0]))]
+        piece = piece.clone()
+        piece[real_size(P, dist.get_world_size(groups[0]), dist.get_rank(groups[0])) :] = 0
     return [norm, piece]
