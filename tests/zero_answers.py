@@ -20,10 +20,12 @@ def layered_step(x, target, layers, pieces, dp):
         inputs.append(x)
         whole = gathered(number)
         x = layer.forward(x, whole)
+        whole = whole if number == L - 1 else None
     dy = x - target
     for number in reversed(range(L)):
         whole = whole if number == L - 1 else gathered(number)
         dy, dflat = layers[number].backward(inputs.pop(), whole, dy)
+        whole = None
         piece = torch.empty_like(pieces[number])
         dist.reduce_scatter(piece, list(pad(dflat / p, (0, -len(dflat) % p)).chunk(p)), group=dp)
         gradients.insert(0, piece)

@@ -196,8 +196,8 @@ check.exercise(ranks, "clipped_piece")
 # `layer.forward(x, flat)` returns y, `layer.backward(x, flat, dy)` returns dx and dflat; `flat` and dflat are [size], without padding. Go forward; then
 # backward from dy = y - target. Return y and the list of averaged gradient pieces [n].
 #
-# Budget: two `all_gather` and one `reduce_scatter` for each layer. Bytes held when a layer begins, beside activations and pieces: its own gathered
-# weights; in backward at most two whole gradients more.
+# Budget: two `all_gather` and one `reduce_scatter` for each layer. Bytes held when a gather or a layer begins, beside activations and pieces: the gathered
+# weights of this one layer; in backward at most two whole gradients more.
 
 # %% nbgrader={"grade": false, "grade_id": "layered_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # %%px
@@ -262,8 +262,8 @@ check.exercise(ranks, "layered_step")
 # computes, in forward and in backward. `work = all_gather_single(whole, piece, group=dp, async_op=True)` begins to fill `whole` [p n];
 # `work.wait()` is for the moment when the layer's turn comes.
 #
-# Budget: the calls of exercise 4. When a layer begins, its own gather was waited for and the next one's was not. Bytes held then: two layers' gathered
-# weights, and what exercise 4 allows beside them.
+# Budget: the calls of exercise 4. When a layer begins, its own gather was waited for and the next one's was not. Bytes held when a gather or a layer begins:
+# two layers' gathered weights, and what exercise 4 allows beside them.
 
 # %% nbgrader={"grade": false, "grade_id": "prefetched_step", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # %%px

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson07 import common, layers
+from tpcourse.check.lesson07 import common, gathering, layers
 from tpcourse.check.lesson07.common import Inputs
 from tpcourse.check.report import Line
 from tpcourse.check.spec import Exercise
@@ -16,9 +16,9 @@ def budget(case: Case, inputs: Inputs) -> Budget:
 
 
 def bytes_held(cases: list[Evidence]) -> Line:
-    """One layer's weights whenever a layer begins."""
+    """One layer's weights whenever a layer or a gather begins."""
     passed = "one gathered layer at a time; in backward at most two whole gradients beside it"
-    return common.held_line(cases, layers.over(ahead=0), passed)
+    return common.held_line(cases, gathering.over(ahead=0), passed)
 
 
 def _kept(evidence: Evidence, rank: int) -> bool:
@@ -71,6 +71,7 @@ EXERCISE = Exercise(
             "Forward frees its weights, and backward does not: what a layer gathered is there when the next begins.",
             "The same care in both loops: gather, compute, let go.",
         ),
+        gathering.kept_meanwhile(ahead=0),
         common.OVER_BUDGET,
     ),
 )

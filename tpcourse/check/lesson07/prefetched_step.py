@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson07 import common, layers
+from tpcourse.check.lesson07 import common, gathering, layers
 from tpcourse.check.lesson07.common import Inputs
 from tpcourse.check.lesson07.layers import BACKWARD, FORWARD, L, Moment
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
@@ -18,9 +18,9 @@ def budget(case: Case, inputs: Inputs) -> Budget:
 
 
 def bytes_held(cases: list[Evidence]) -> Line:
-    """Two layers' weights whenever a layer begins."""
+    """Two layers' weights whenever a layer or a gather begins."""
     passed = "two gathered layers at a time, this one and the next; in backward at most two whole gradients beside them"
-    return common.held_line(cases, layers.over(ahead=1), passed)
+    return common.held_line(cases, gathering.over(ahead=1), passed)
 
 
 def _order(evidence: Evidence) -> Fault | None:
@@ -146,6 +146,7 @@ EXERCISE = Exercise(
             "Backward holds more than two layers' weights and two gradients.",
             "Reduce-scatter each gradient at once, and let weights go when their layer is done.",
         ),
+        gathering.kept_meanwhile(ahead=1),
         common.OVER_BUDGET,
     ),
 )

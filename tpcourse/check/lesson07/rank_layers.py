@@ -1,11 +1,11 @@
-"""Runs in a rank: an answer around layers that note what had happened, and what was held, when each began."""
+"""Runs in a rank: an answer around layers; what had happened, and what was held, when each began and in each gather."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from tpcourse.check.evidence import Outcome
-from tpcourse.check.lesson07.layers import FORWARD, Moment, Stack, allowed
+from tpcourse.check.lesson07.layers import FORWARD, ORDER, Moment, Stack, allowed
 from tpcourse.check.lesson07.rank_watch import Held, note_borrowed
 
 
@@ -14,17 +14,18 @@ def run(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome,
     note_borrowed(outcome, answer)
     held = Held(outcome)
     of = Stack(groups[0].size(), given["x"].shape[1])
-    over: list[Moment] = []
-    outcome.facts["moments"] = seen = []
+    seen, gathering = _Weighed(held, of, ahead), _Weighed(held, of, ahead)
+    outcome.facts.update(moments=seen.moments, gathering=gathering.moments)
 
     def watch(kind: str, number: int) -> None:
-        moment = Moment(kind, number, *_calls(held))
-        most = allowed(moment, of, ahead)
-        moment.held = 0 if over else sum(held.sizes(most).values())
-        over.extend([moment] if moment.held > most else [])
-        seen.append(moment)
+        seen.note(kind, number)
         _wait_for_own(held, kind, len(given["pieces"][number]))
 
+    def gather() -> None:
+        for kind, number in ORDER[len(seen.moments) :][:1]:  # the layer that begins next
+            gathering.note(kind, number)
+
+    held.gathers = gather
     for layer in given["layers"]:
         layer.watch = watch
     with held.waits(), held:
@@ -32,6 +33,23 @@ def run(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome,
     if isinstance(result, tuple | list) and len(result) == 2 and isinstance(result[1], tuple | list):
         return [result[0], *result[1]]
     return result
+
+
+class _Weighed:
+    """Moments, and the bytes held in each, up to the first one above the budget."""
+
+    def __init__(self, held: Held, of: Stack, ahead: int) -> None:
+        self.held, self.of, self.ahead = held, of, ahead
+        self.moments: list[Moment] = []
+        self.is_over = False
+
+    def note(self, kind: str, number: int) -> None:
+        """The moment is now."""
+        moment = Moment(kind, number, *_calls(self.held))
+        most = allowed(moment, self.of, self.ahead)
+        moment.held = 0 if self.is_over else sum(self.held.sizes(most).values())
+        self.is_over |= moment.held > most
+        self.moments.append(moment)
 
 
 def _calls(held: Held) -> tuple[Any, Any]:

@@ -41,11 +41,17 @@ class Held(Watcher):
         self.outcome = outcome
         self.under_way: list[tuple[Callable[[], Any], Any]] = []  # what gives a work, and its event; until its wait
         self.waited: list[Any] = []  # events
+        self.gathers: Callable[[], None] = _nothing  # hears of each all-gather
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_gather = "allgather" in func._opname.replace("_", "")
+        if func.namespace == "c10d" and is_gather:  # has its room already; later nobody else holds its work yet
+            self.gathers()
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if func.namespace == "c10d":
             self._note(result)
+        if func.namespace == "_c10d_functional" and is_gather:
+            self.gathers()
         return result
 
     def _note(self, result: Any) -> None:
@@ -114,4 +120,4 @@ def _bytes(storage: UntypedStorage) -> int:
 
 
 def _nothing() -> None:
-    """What a work gives that nobody holds any more."""
+    """What a work gives that nobody holds any more, and who hears of gathers if nobody wants to."""
