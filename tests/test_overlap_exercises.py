@@ -221,3 +221,8 @@ def test_an_answer_that_takes_for_ever_is_timed_once_on_all_ranks(ranks):
     ranks.run_cell(LATE)
     assert [len(calls) for calls in ranks["calls"]] == [2] * 4
     assert all(0.2 <= found["answer"] < 5 for found in ranks["found"])
+
+
+@pytest.mark.parametrize("name", ["gathered_meanwhile", "ordered_backward", "pieced_product_scatter"])
+def test_where_nothing_is_passed_on_no_hint_speaks_of_works_of_pass_on(name):
+    assert not any("works that `pass_on`" in m.hint for m in find(name).misconceptions)

@@ -141,6 +141,12 @@ def by_kind(name: str, kind: str, sentence: str, hint: str) -> Misconception:
     return Misconception(name, lambda f: f.fault_kind == kind, sentence, hint)
 
 
+def by_call(name: str, op: str, sentence: str, hint: str) -> Misconception:
+    """A misconception that shows in the first operation that is not in the budget."""
+    text = f"; {op} is not in the budget"
+    return Misconception(name, lambda f: f.fault_kind == "operation" and text in f"{f.fault}", sentence, hint)
+
+
 BORROWED = by_kind(
     "borrowed",
     "borrowed",
@@ -158,7 +164,7 @@ OVERWRITES = by_kind(
     OVERWRITTEN,
     "A buffer is overwritten while it is in flight: the other rank may get the new numbers, or half of them.",
     "A tensor that is being sent is read-only until its work was waited for. Use another one, and wait for **all** "
-    "works that `pass_on` gives: the send as well as the receive.",
+    "works, those of sends as well as those of receives.",
 )
 LEFT = by_kind(
     "left under way",
@@ -172,5 +178,11 @@ NO_GAIN = by_kind(
     "The order is right, and the clock says that nothing is gained: something beside it makes the GPU or the CPU wait.",
     "Look for copies, `.item()`, `.cpu()`, a synchronize, or products that were cut too small.",
 )
-FIRST = (BORROWED, TOO_EARLY)
+BARRIER = by_call(
+    "barrier",
+    "barrier",
+    "A barrier is not in the budget: in it all ranks wait for the slowest one, and nothing here needs that.",
+    "`work.wait()` is all that the result of a call needs.",
+)
+FIRST = (BORROWED, TOO_EARLY, BARRIER)
 LAST = (OVERWRITES, LEFT, NO_GAIN)

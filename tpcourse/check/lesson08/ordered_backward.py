@@ -13,6 +13,7 @@ from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson08 import common
 from tpcourse.check.lesson08.common import BYTES, Inputs, by_kind, by_playing
 from tpcourse.check.lesson08.trace import Moment, moments
+from tpcourse.check.misconceptions import by_fault
 from tpcourse.check.spec import Exercise, nonzero
 
 cases = common.tp_cases(T=(6, 9, 8), D=(4, 5, 3), N=(5, 7, 6))
@@ -127,6 +128,14 @@ EXERCISE = Exercise(
             "Gather x; wait for it before the product dy^T x.",
             _with(_dx, _own_dweight),
         ),
+        by_playing(
+            "dweight added up",
+            "dweight was added up over ranks: each rank's rows are other rows of it, and complete where they are, as x "
+            "and dy have all tokens.",
+            "Do not add it up. Only dx is a sum over ranks.",
+            _with(_dx, lambda inputs: [np.sum(_dweight(inputs), axis=0)] * len(inputs)),
+            _with(_dx, lambda inputs: [np.mean(_dweight(inputs), axis=0)] * len(inputs)),
+        ),
         by_kind(
             "dweight first",
             "gather late",
@@ -151,7 +160,7 @@ EXERCISE = Exercise(
             "The reduce-scatter is waited for before the product for dweight, which does not need dx.",
             "Wait for dx in the last line.",
         ),
-        by_kind(
+        by_fault(
             "all-reduce",
             "operation",
             "Right by another operation: an all-reduce sends twice the bytes, and each rank keeps 1/p of its result.",

@@ -9,7 +9,7 @@ import numpy as np
 from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson08 import common
-from tpcourse.check.lesson08.common import BYTES, Inputs, by_kind, by_playing
+from tpcourse.check.lesson08.common import BYTES, Inputs, by_call, by_kind, by_playing
 from tpcourse.check.lesson08.trace import Moment, moments
 from tpcourse.check.spec import Exercise, nonzero
 
@@ -46,7 +46,9 @@ def _order(evidence: Evidence) -> Fault | None:
     for rank in range(evidence.p):
         begun = [moment.waited("reduce_scatter") for moment in moments(evidence, rank)]
         if not any(begun):
-            return Fault("late", f"rank {rank} begins its last product, and no reduce_scatter has begun")
+            is_whole = all(moment.k == evidence.case.sizes["K"] for moment in moments(evidence, rank))
+            kind = "products first" if is_whole else "late"
+            return Fault(kind, f"rank {rank} begins its last product, and no reduce_scatter has begun")
         faults = (_step(rank, number, moment) for number, moment in enumerate(moments(evidence, rank)))
         if fault := next(filter(None, faults), None):
             return fault
@@ -111,6 +113,12 @@ EXERCISE = Exercise(
             "product is.",
         ),
         by_kind(
+            "products first",
+            "products first",
+            "All products come before the first reduce_scatter: while anything is multiplied, nothing travels.",
+            "Begin a piece's reduce-scatter right behind its product, in the same loop.",
+        ),
+        by_kind(
             "partial sums sent",
             "bytes",
             "Partial sums are sent, one for each part of K: num_pieces times the bytes.",
@@ -121,6 +129,12 @@ EXERCISE = Exercise(
             "at once",
             "A piece is waited for before the next product begins: now the pieces are right, and the order is not.",
             "Keep the works in a list, and wait behind the loop.",
+        ),
+        by_call(
+            "all-reduce",
+            "all_reduce",
+            "An all-reduce gives every rank the whole sum: twice the bytes of a reduce-scatter, and each keeps 1/p.",
+            "`reduce_scatter_single(mine, part, group=tp, async_op=True)`, for each piece.",
         ),
         by_kind(
             "reduce",

@@ -102,6 +102,13 @@ EXERCISE = Exercise(
             "Pass on what came in the step before.",
             lambda evidence: _with_tokens(evidence.inputs, lambda rank, place: rank if place == rank else rank - 1),
         ),
+        by_playing(
+            "averaged",
+            "y is p times too small: it was divided by p, and nothing is added up over ranks here that a mean could be "
+            "taken of.",
+            "Every row is one rank's tokens times the weight. Leave it as it is.",
+            lambda evidence: [row / evidence.p for row in evidence.expected],
+        ),
         by_kind(
             "serial in disguise",
             "serial",

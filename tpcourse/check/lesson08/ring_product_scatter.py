@@ -104,6 +104,13 @@ EXERCISE = Exercise(
                 )
             ],
         ),
+        by_playing(
+            "averaged",
+            "The sum was divided by p: the ranks' products are shares of one product over K, and their sum is the "
+            "result, not their mean.",
+            "Add up, and leave it as it is. A mean is for gradients of other examples.",
+            lambda evidence: [row / evidence.p for row in evidence.expected],
+        ),
         by_kind(
             "serial in disguise",
             "serial",
