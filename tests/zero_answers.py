@@ -146,7 +146,13 @@ BEHIND = changed("reloaded_adam", ("read(j)", "read._files[j]"))
 IN_A_LIST = "kept = []\n\n\n" + changed(
     "scattered_gradients", ("w.grad = None", "kept.append(w.grad)\n        w.grad = None")
 )
+BEHIND_THE_LOOP = changed(
+    "sharded_adam",
+    ("        whole = all_gather(piece, group=dp)\n", ""),
+    ("return whole[:P]", "return all_gather(piece, group=dp)[:P]"),
+)
 AROUND = {
+    "pieces gathered behind the loop": ("sharded_adam", BEHIND_THE_LOOP, "; an all_gather in each of 3 steps is due"),
     "weights as numbers in a list": ("layered_step", HIDDEN, "weights are kept where nobody counts them"),
     "pieces of others without a message": ("clipped_piece", PEEKED, "by another road than messages"),
     "no optimizer of torch": ("sharded_adam", BY_HAND, "steps with no optimizer of torch"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson07 import common, gathering, layers
-from tpcourse.check.lesson07.common import Inputs
+from tpcourse.check.lesson07.common import BYTES, Inputs
 from tpcourse.check.report import Line
 from tpcourse.check.spec import Exercise
 
@@ -27,6 +27,14 @@ def _kept(evidence: Evidence, rank: int) -> bool:
 
 def _gradients_kept(evidence: Evidence, rank: int) -> bool:
     return layers.over_in(0, layers.BACKWARD)(evidence, rank) and layers.scatters_last(evidence, rank)
+
+
+def _done_gradients(evidence: Evidence, rank: int) -> bool:
+    """More than two arrays as long as a whole gradient, and not as gathered weights with their padding."""
+    of = layers.stack(evidence.case)
+    lengths = {BYTES * size for size in of.sizes} - {BYTES * whole for whole in of.wholes}
+    over = (moment for moment in layers.moments(evidence, rank) if moment.kind == layers.BACKWARD)
+    return any(sum(size in lengths for size in moment.storages) > 2 for moment in over)
 
 
 EXERCISE = Exercise(
@@ -64,6 +72,13 @@ EXERCISE = Exercise(
             _gradients_kept,
             "The whole gradients of all layers wait until backward has ended: as many bytes as the model has weights.",
             "Reduce-scatter a layer's gradient as soon as `layer.backward` has returned it, and keep the piece.",
+        ),
+        common.by_line(
+            "done gradients kept",
+            _done_gradients,
+            "Whole gradients of the layers behind this one are still there, though their pieces have been sent: a name "
+            "or a list keeps them.",
+            "Once a gradient is reduce-scattered, keep the piece alone.",
         ),
         common.by_line(
             "never frees in backward",

@@ -58,7 +58,7 @@ def stack(case: Case) -> Stack:
 @dataclass
 class Moment:
     """What a rank had done when a layer began: `gathers` (elements of the piece, asynchronous, waited for), `scattered`
-    elements of the arrays in reduce-scatters, and the bytes that it held of what it had made.
+    elements of the arrays in reduce-scatters, and the bytes that it held of what it had made, also by storage.
     """
 
     kind: str
@@ -66,6 +66,7 @@ class Moment:
     gathers: tuple[tuple[int, bool, bool], ...]
     scattered: tuple[int, ...]
     held: int = 0
+    storages: tuple[int, ...] = ()
 
     def gathers_of(self, number: int, of: Stack) -> list[tuple[int, bool, bool]]:
         """Those of one layer."""

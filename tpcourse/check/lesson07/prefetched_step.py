@@ -76,6 +76,17 @@ def _waits_for_nothing(finding: Finding) -> bool:
     )
 
 
+def _one_too_many(finding: Finding) -> bool:
+    """One gather more than uses, all others right."""
+    return finding.fault_kind == "bytes" and layers.num_gathers(finding.evidence) == 2 * L + 1
+
+
+def _far_ahead(evidence: Evidence, rank: int) -> bool:
+    """More gathers than those of this layer and the next had begun when some layer began its forward."""
+    found = [moment for moment in layers.moments(evidence, rank) if moment.kind == FORWARD]
+    return any(len(moment.gathers) > moment.number + 2 for moment in found)
+
+
 def _wrong_way(finding: Finding) -> bool:
     """More gathers than two for each layer."""
     return finding.fault_kind == "bytes" and layers.num_gathers(finding.evidence) > 2 * L
@@ -102,6 +113,12 @@ EXERCISE = Exercise(
             "`work.wait()` on this layer's handle, then begin the next gather, then compute.",
         ),
         *layers.VALUES,
+        Misconception(
+            "one too many",
+            _one_too_many,
+            "One gather too many: nothing comes after the last use, and nobody needs what is fetched there.",
+            "Begin gather k + 1 only if k + 1 < 2 L.",
+        ),
         Misconception(
             "wrong way",
             _wrong_way,
@@ -133,6 +150,12 @@ EXERCISE = Exercise(
             layers.gathers_all_first,
             "All gathers leave at the start: everything is hidden, and the whole model is on every rank.",
             "One layer ahead: begin gather l + 1 when layer l has its weights, no earlier.",
+        ),
+        common.by_line(
+            "far ahead",
+            _far_ahead,
+            "More than one layer is fetched ahead: this one's weights, the next one's, and those of a third.",
+            "Begin gather l + 1 when layer l has its weights, and no other.",
         ),
         common.by_line(
             "never frees",

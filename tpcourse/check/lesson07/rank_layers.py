@@ -47,7 +47,8 @@ class _Weighed:
         """The moment is now."""
         moment = Moment(kind, number, *_calls(self.held))
         most = allowed(moment, self.of, self.ahead)
-        moment.held = 0 if self.is_over else sum(self.held.sizes(most).values())
+        moment.storages = () if self.is_over else tuple(self.held.sizes(most).values())
+        moment.held = sum(moment.storages)
         self.is_over |= moment.held > most
         self.moments.append(moment)
 

@@ -14,7 +14,9 @@ from tpcourse.memory.storages import key_of
 
 
 def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome) -> Any:
-    """The piece; `gradients` are bytes of what backward left, `made` of what the answer made and somebody keeps."""
+    """The piece; `gradients` are bytes of what backward left, `made` of what the answer made and somebody keeps, `own`
+    of the memory under the piece.
+    """
     note_borrowed(outcome, answer)
     weights, held = given["weights"], Held(outcome)
     gradients = [w.grad for w in weights if w.grad is not None]
@@ -29,5 +31,6 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
     sizes = held.sizes(most, [weights, piece])
     whole = {key_of(storage) for reference in left if (storage := reference()) is not None}
     old = sum(size for key, size in sizes.items() if key in whole)
-    outcome.facts.update(gradients=old, made=sum(sizes.values()) - old)
+    own = piece.untyped_storage().nbytes() if isinstance(piece, Tensor) else 0
+    outcome.facts.update(gradients=old, made=sum(sizes.values()) - old, own=own)
     return piece

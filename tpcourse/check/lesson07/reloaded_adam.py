@@ -13,14 +13,13 @@ from tpcourse.check.compare import Named, agree
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson07 import common
 from tpcourse.check.lesson07.common import Inputs
-from tpcourse.check.lesson07.plain import Adam, cut, new_options, piece_size, real_size
+from tpcourse.check.lesson07.files import READ, asked, files_read, needed, times_each
+from tpcourse.check.lesson07.plain import Adam, cut, new_options, piece_size
 from tpcourse.check.lesson07.recipe import Made
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
-from tpcourse.check.report import Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero
 from tpcourse.dims import split_sizes
 
-READ = "files read"
 SAVED = {2: (4, 10), 3: (4, 10), 4: (2, 7)}
 """Ranks now -> (ranks that saved, P)."""
 NAMES = ("weight", "exp_avg", "exp_avg_sq")
@@ -63,35 +62,6 @@ def expected(case: Case, inputs: Inputs) -> list[Any]:
 def budget(case: Case, inputs: Inputs) -> Budget:
     """Nothing is sent."""
     return common.rules({})
-
-
-def files_read(cases: list[Evidence]) -> Line:
-    """Those in which this rank's piece lies."""
-    return common.held_line(cases, _over, "each rank reads the files in which its piece lies, once", READ)
-
-
-def needed(case: Case, rank: int) -> list[int]:
-    """The files in which a rank's piece lies."""
-    P, saved = case.sizes["P"], case.sizes["saved_by"]
-    n, old = piece_size(P, case.p), piece_size(P, saved)
-    start = rank * n
-    end = start + real_size(P, case.p, rank)
-    return [j for j in range(saved) if max(start, j * old) < min(end, (j + 1) * old)]
-
-
-def _asked(evidence: Evidence, rank: int) -> list[int]:
-    return evidence.outcomes[rank].facts.get("asked", [])
-
-
-def _over(evidence: Evidence, rank: int) -> str:
-    asked, right = _asked(evidence, rank), needed(evidence.case, rank)
-    if sorted(asked) == right:
-        return ""
-    return f"reads {_list(asked)}, and its piece lies in {_list(right)}"
-
-
-def _list(numbers: list[int]) -> str:
-    return f"{'file' if len(numbers) == 1 else 'files'} {', '.join(map(str, numbers))}" if numbers else "no file"
 
 
 def _files(inputs: Inputs) -> list[Piece]:
@@ -162,6 +132,19 @@ def _no_moments(finding: Finding) -> bool:
     return bool(rows) and all(row is None or not np.any(row) for row in rows)
 
 
+def _rounds_down(finding: Finding) -> bool:
+    """Asks for a file that would be there if files had P // saved elements, and that is not the rank's own number."""
+    case = finding.evidence.case
+    P, saved = case.sizes["P"], case.sizes["saved_by"]
+    n, old = piece_size(P, case.p), P // saved
+    for rank, outcome in enumerate(finding.evidence.outcomes):
+        last = -(-min(P, rank * n + n) // old)
+        wrong = [number for number in range(rank * n // old, last) if number >= saved and number != rank]
+        if any(f"there is no file {number}:" in outcome.error for number in wrong):
+            return True
+    return False
+
+
 def _takes_own_file(finding: Finding) -> bool:
     """Rank r's piece begins with file r, whatever its length is; or it asks for a file that is not there."""
     if "there is no file" in finding.error:
@@ -221,6 +204,13 @@ EXERCISE = Exercise(
             Recut(_even, _even),
         ),
         Misconception(
+            "rounds down",
+            _rounds_down,
+            "The old length rounds up: with P // saved elements in each, the files seem to begin too early, and there "
+            "seem to be more of them than there are.",
+            "A rank that saved wrote ceil(P/saved) elements, `-(-P // saved)`.",
+        ),
+        Misconception(
             "own file",
             _takes_own_file,
             "Rank r takes file r: that is the piece of rank r of the ranks that saved, which has another length and "
@@ -228,8 +218,15 @@ EXERCISE = Exercise(
             "Element i is in file i // n of the old n, at i % n.",
         ),
         common.by_line(
+            "reads again",
+            lambda evidence, rank: times_each(evidence, rank) > 1,
+            "Each file is read several times, and one `read(j)` brings all three arrays and the count of steps.",
+            "`file = read(j)`, once, and then take out of it what you need.",
+            READ,
+        ),
+        common.by_line(
             "reads everything",
-            lambda evidence, rank: len(_asked(evidence, rank)) > len(needed(evidence.case, rank)),
+            lambda evidence, rank: len(asked(evidence, rank)) > len(needed(evidence.case, rank)),
             "A rank reads more than it needs: with every file read on every rank the whole model and its moments pass "
             "through each one's memory.",
             "Which files overlap r n .. (r+1) n, and end before P? Read those, each once.",

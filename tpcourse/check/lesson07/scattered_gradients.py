@@ -182,9 +182,16 @@ EXERCISE = Exercise(
         ),
         common.by_line(
             "a view",
-            lambda evidence, rank: _held(evidence, rank, "made") > _most(evidence),
+            lambda evidence, rank: _held(evidence, rank, "own") > _most(evidence),
             "The piece is small, and the array under it is not: a slice keeps the memory of all that it was cut from.",
             "Receive the piece into a tensor of its own, or `clone()` the slice.",
+        ),
+        common.by_line(
+            "flat array kept",
+            lambda evidence, rank: _held(evidence, rank, "made") > _most(evidence),
+            "The piece has memory of its own, and the array that it came from is there as well: a name outside of the "
+            "function, or a list, keeps it.",
+            "Give the flat array no other name than a local one.",
         ),
         common.OVER_BUDGET,
     ),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Budget
+from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson07 import common
 from tpcourse.check.lesson07.common import BYTES, HELD, Inputs
@@ -62,7 +63,19 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     P, p, steps = case.sizes["P"], case.p, case.sizes["steps"]
     whole = BYTES * p * piece_size(P, p)
     calls = {"all_reduce": [whole] * steps, "all_gather": [whole] * steps}
-    return common.rules(calls, least=steps * (2 * (p - 1) * BYTES * P // p), also=("reduce_scatter",))
+    least = steps * (2 * (p - 1) * BYTES * P // p)
+    return common.rules(calls, least=least, also=("reduce_scatter",), then=_gathers)
+
+
+def _gathers(evidence: Evidence) -> Fault | None:
+    """The stepped pieces travel in each step."""
+    steps = evidence.case.sizes["steps"]
+    for rank, outcome in enumerate(evidence.outcomes):
+        made = Counter(event.op for event in outcome.events)
+        if made["all_gather"] < steps:
+            what = f"rank {rank} calls {common.listed(made)}"
+            return Fault("few gathers", f"{what}; an all_gather in each of {steps} steps is due")
+    return None
 
 
 def bytes_held(cases: list[Evidence]) -> Line:
@@ -94,7 +107,7 @@ class Played:
 
     factor: Callable[[int], float] = lambda p: 1.0  # of the averaged gradient
     averages: bool = True
-    gathers: str = "every step"  # or "at the end", "never"
+    gathers: str = "every step"  # or "at the end", "never"; "unseen" is at the end, with gradients at the first weights
     drops_rest: bool = False
     keeps_moments: bool = True
 
@@ -105,14 +118,18 @@ class Played:
         spans = [slice(min(P, r * n), min(P, (r + 1) * n)) for r in range(p)]
         adams = [Adam.new(P) for _ in range(p)]
         weights = [inputs[0]["weights"]["array"].copy() for _ in range(p)]
+        first = [own.copy() for own in weights]
         for _ in range(inputs[0]["steps"]):
-            self._step(inputs, weights, adams, spans)
-        if self.gathers == "at the end":
+            own = _gradients(inputs, first if self.gathers == "unseen" else weights)
+            self._step(inputs, own, weights, adams, spans)
+        if self.gathers in ("at the end", "unseen"):
             self._gather(weights, spans)
         return weights
 
-    def _step(self, inputs: Inputs, weights: list[np.ndarray], adams: list[Adam], spans: list[slice]) -> None:
-        p, own = len(weights), _gradients(inputs, weights)
+    def _step(
+        self, inputs: Inputs, own: list[np.ndarray], weights: list[np.ndarray], adams: list[Adam], spans: list[slice]
+    ) -> None:
+        p = len(weights)
         for rank, span in enumerate(spans):
             gradient = np.mean(own, axis=0) if self.averages else own[rank]
             if not self.keeps_moments:
@@ -133,7 +150,7 @@ def _steps_all(finding: Finding) -> bool:
     """Whole moments, or more of them."""
     evidence = finding.evidence
     whole = 2 * BYTES * evidence.case.sizes["P"]
-    return finding.fault_kind == HELD and any(o.facts["moments"] >= whole for o in evidence.outcomes)
+    return finding.fault_kind in (HELD, "few gathers") and any(o.facts["moments"] >= whole for o in evidence.outcomes)
 
 
 EXERCISE = Exercise(
@@ -170,6 +187,7 @@ EXERCISE = Exercise(
             "Gather the pieces in every step, before `gradient` is called again.",
             Played(gathers="at the end"),
             Played(gathers="never"),
+            Played(gathers="unseen"),
         ),
         common.by_playing(
             "drops the rest",
