@@ -15,6 +15,8 @@ from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.spec import group_sizes, one_group
 
 PROBE = "lesson05.in_rank"
+RETURNED = "the answer returned"
+"""How the error begins that an answer gets for returning something else than its tensor."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +101,7 @@ def _one_of(evidence: Evidence, ways: tuple[Callable[[Evidence], list[Any]], ...
 
 def _filled(output: Any, expected: Any) -> Any:
     """Zeros for a gradient that is not there, as played here."""
-    if not isinstance(output, list) or len(output) != len(expected):
+    if not isinstance(output, list) or not isinstance(expected, list) or len(output) != len(expected):
         return output
     return [np.zeros_like(b) if a is None else a for a, b in zip(output, expected, strict=True)]
 
@@ -129,7 +131,7 @@ def first_only(index: int) -> Callable[[Finding], bool]:
 
     def shows(finding: Finding) -> bool:
         evidence = finding.evidence
-        if not evidence.finished or not all(isinstance(output, list) for output in evidence.outputs):
+        if not evidence.finished or not all(isinstance(o, list) and len(o) > index for o in evidence.outputs):
             return False
         first, *others = [output[index] for output in evidence.outputs]
         return agree(first, evidence.expected[0][index]) and all(o is None or not np.any(o) for o in others)
@@ -158,6 +160,12 @@ BORROWED = by_fault(
     "The answer calls the course's own kernel or pair; this exercise writes it.",
     "The task names what you may use. `dist.all_reduce` and the rank's own products are enough.",
 )
+NOT_A_TENSOR = Misconception(
+    "not a tensor",
+    lambda f: RETURNED in f.error,
+    "The result has to be one tensor: what came back is something else, or has something beside it.",
+    "Return the tensor alone: nothing around it, nothing beside it, and neither `.item()` nor `.numpy()`.",
+)
 CUT_OFF = Misconception(
     "cut off",
     _cut_off,
@@ -170,5 +178,5 @@ OTHER_OPERATION = by_fault(
     "The values are right, and another collective brought them: here only sums have to travel.",
     "A product over a cut dim leaves partial sums. One `dist.all_reduce` adds them up.",
 )
-COMMON = (WORLD, BORROWED)
+COMMON = (WORLD, BORROWED, NOT_A_TENSOR)
 LAST = (CUT_OFF, OTHER_OPERATION)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
+from tpcourse.check.lesson05.common import RETURNED
 from tpcourse.check.rank_side import backward
 
 OWN = tuple(f"tpcourse.{name}" for name in ("linear", "vocab", "sequence", "block", "train", "layer", "reference"))
@@ -26,10 +28,27 @@ def call(
     outcome.facts["own"] = borrowed_kernel(function, OWN)
     outcome.facts["pair"] = borrowed_kernel(function, PAIRS)
     arguments = [value for name, value in given.items() if name != "dy"]
-    y = watch(lambda: function(*arguments, *groups))
+    y = alone(watch(lambda: function(*arguments, *groups)))
     outcome.facts["forward"] = len(outcome.events)  # calls so far
-    if "dy" not in given or not isinstance(y, torch.Tensor):
+    if "dy" not in given or y is None:
         return y
     backward([y], [given["dy"]])
     leaves = [value for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad]
     return [y, *(leaf.grad for leaf in leaves)]
+
+
+def alone(result: Any) -> torch.Tensor | None:
+    """What an answer returned, if that is one tensor, or nothing.
+
+    Raises: TypeError that says what came in its place.
+    """
+    if result is None or isinstance(result, torch.Tensor):
+        return result
+    raise TypeError(f"{RETURNED} {in_words(result)}: return one tensor alone")
+
+
+def in_words(value: Any) -> str:
+    """ "a tuple of 2", "a dict of 1", "a NumPy array", "a float"."""
+    kind = "NumPy array" if isinstance(value, np.ndarray) else type(value).__name__
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}" + (f" of {len(value)}" if isinstance(value, list | tuple | dict | set) else "")

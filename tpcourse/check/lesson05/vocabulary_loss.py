@@ -110,8 +110,9 @@ def _picked(shifted: Any, targets: Any, start: int, mistakes: tuple[str, ...]) -
 
 
 def _overflows(finding: Finding) -> bool:
-    every = (finding.evidence, *finding.others)
-    return any(e.finished and isinstance(o, list) and not np.isfinite(o[0]).all() for e in every for o in e.outputs)
+    every = [evidence for evidence in (finding.evidence, *finding.others) if evidence.finished]
+    losses = [output[0] for evidence in every for output in evidence.outputs if isinstance(output, list) and output]
+    return any(isinstance(loss, np.ndarray) and not np.isfinite(loss).all() for loss in losses)
 
 
 EXERCISE = Exercise(

@@ -9,6 +9,7 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson05.common import NOT_A_TENSOR
 from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, gives, no_backward, rules
 from tpcourse.check.lesson06.recipe import D, Made, Shared
 from tpcourse.check.misconceptions import Misconception, by_outputs
@@ -101,6 +102,7 @@ EXERCISE = Exercise(
     probe="lesson06.rank_enter_and_leave",
     misconceptions=(
         BORROWED,
+        NOT_A_TENSOR,
         by_result(
             "batch",
             PIECE,

@@ -9,6 +9,7 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson05.common import NOT_A_TENSOR
 from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, no_backward, rules
 from tpcourse.check.lesson06.recipe import D, F, joined
 from tpcourse.check.misconceptions import Finding, Misconception
@@ -116,6 +117,7 @@ EXERCISE = Exercise(
     probe="lesson06.rank_regathered_column",
     misconceptions=(
         BORROWED,
+        NOT_A_TENSOR,
         by_result(
             "slices",
             DX,

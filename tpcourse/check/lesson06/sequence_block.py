@@ -9,6 +9,7 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson05.common import NOT_A_TENSOR
 from tpcourse.check.lesson06.common import (
     BORROWED,
     OVER_BUDGET,
@@ -108,6 +109,7 @@ EXERCISE = Exercise(
     probe="lesson06.rank_sequence_block",
     misconceptions=(
         BORROWED,
+        NOT_A_TENSOR,
         Misconception(
             "attention on its own tokens",
             _attention_on_own,
