@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,17 +15,28 @@ from tpcourse.check.lesson05 import common
 from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.report import FAILED, PASSED, Line
-from tpcourse.check.spec import Exercise, nonzero
+from tpcourse.check.spec import Exercise, nonzero, one_group
+from tpcourse.dims import split_sizes
 
 HELD = "bytes held"
-cases = common.cases(N=(5, 4, 6), V=(53, 70, 91), offset=(900, 0, 0))
+moderate = common.cases(N=(5, 4, 6), V=(53, 70, 91), offset=(900, 0, 0))
+
+
+def cases(world_size: int) -> list[Case]:
+    """Logits of one size in a case; then, in the smallest group, a size for each token, and on one rank only."""
+    return [*moderate(world_size), one_group(2, world_size, axis="tp", edge=True, N=6, V=57, offset=900)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
-    """Logits cut by columns, near 900 in the smallest group; every rank has the column of at least one target."""
+    """Logits cut by columns, near the offset; every rank has the column of at least one target.
+
+    At the edge a token's logits are near 900, 0 or -900 on one rank, and 900 below that on the other.
+    """
     N, V, offset = case.sizes.values()
     p = case.p
     logits = 2 * nonzero(generator, N, V) + offset
+    if case.edge:
+        logits += _spread(N, V, offset)
     starts = np.cumsum([0, *(piece.array.shape[1] for piece in cut(logits, p, 1))])
     targets = [*(generator.integers(a, b) for a, b in zip(starts, starts[1:], strict=False))]
     targets += [generator.integers(V) for _ in range(N - p)]
@@ -33,6 +46,13 @@ def make(case: Case, generator: np.random.Generator) -> Inputs:
         V=[V] * p,
         dy=whole(np.array(generator.uniform(0.5, 1.5)), p, leaf=False),
     )
+
+
+def _spread(N: int, V: int, offset: int) -> np.ndarray:
+    """What the logits of six tokens, or more, are shifted by. Shapes: [N, V]."""
+    tokens, columns = np.arange(N)[:, None], np.arange(V)[None]
+    largest = (columns >= split_sizes(V, 2)[0]) == (tokens % 2 == 1)
+    return -offset * (tokens % 3) - np.where(largest, 0, offset)
 
 
 def expected(case: Case, inputs: Inputs) -> list[Any]:
@@ -109,10 +129,21 @@ def _picked(shifted: Any, targets: Any, start: int, mistakes: tuple[str, ...]) -
     return shifted.gather(1, index.where(mine, 0 * index)[:, None])[:, 0] * mine
 
 
-def _overflows(finding: Finding) -> bool:
-    every = [evidence for evidence in (finding.evidence, *finding.others) if evidence.finished]
+def _overflows(finding: Finding, edge: bool = False) -> bool:
+    """Whether a loss is infinite in a case where all logits are of one size, or at the edge."""
+    every = [e for e in (finding.evidence, *finding.others) if e.finished and e.case.edge == edge]
     losses = [output[0] for evidence in every for output in evidence.outputs if isinstance(output, list) and output]
     return any(isinstance(loss, np.ndarray) and not np.isfinite(loss).all() for loss in losses)
+
+
+def _infinite_with(is_it: Callable[[Any], bool]) -> Callable[[Finding], bool]:
+    """Whether the loss is infinite at the edge only, and a call is such a one."""
+
+    def shows(finding: Finding) -> bool:
+        events = [event for outcome in finding.evidence.outcomes for event in outcome.events]
+        return _overflows(finding, edge=True) and any(map(is_it, events))
+
+    return shows
 
 
 EXERCISE = Exercise(
@@ -163,6 +194,28 @@ EXERCISE = Exercise(
             _overflows,
             "exp of a logit near 900 is infinite: the maximum was not taken off.",
             "softmax does not change when all logits of a token are shifted: subtract the largest one of all ranks.",
+        ),
+        Misconception(
+            "one maximum for all tokens",
+            _infinite_with(lambda event: event.numel == 1),
+            "One maximum is taken off for all tokens: where it lies 900 above a token's own, that token's exponentials "
+            "are all 0, and so is their sum.",
+            "Each token has a softmax of its own, and a maximum of its own: `logits.detach().amax(-1)`, [N].",
+        ),
+        Misconception(
+            "not the largest",
+            _infinite_with(lambda event: event.reduction not in (None, "sum", "max")),
+            "The ranks' maxima are combined, and what comes out is not the largest of them: exp is infinite for a "
+            "token whose large logits are all on one rank.",
+            "`dist.all_reduce(top, op=dist.ReduceOp.MAX, group=tp)`.",
+        ),
+        Misconception(
+            "infinite at the edge",
+            partial(_overflows, edge=True),
+            "The loss is infinite where a token's large logits are all on one rank: what is taken off is not the "
+            "largest one of all ranks, or the log is taken of a probability that has become 0.",
+            "log of the sum of exponentials, less (target's logit - m): no probability is needed, and m is the largest "
+            "logit of that token on all ranks.",
         ),
         common.by_call(
             "gathered",
