@@ -12,10 +12,12 @@ from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05.common import NOT_A_TENSOR
 from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, gives, no_backward, rules
 from tpcourse.check.lesson06.recipe import D, Made, Shared
-from tpcourse.check.misconceptions import Misconception, by_outputs
+from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs
+from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 Inputs = list[dict[str, Any]]
+HELD = "bytes held"
 PIECE, Y, DX = range(3)
 SIZES = {2: (4, 6), 3: (3, 12), 4: (4, 12)}
 
@@ -43,6 +45,17 @@ def expected(case: Case, inputs: Inputs) -> list[Any]:
 def budget(case: Case, inputs: Inputs) -> Budget:
     """One all-gather each way."""
     return Budget(judge=rules({"all_gather": (2, inputs[0]["x"].array.nbytes)}))
+
+
+def bytes_held(cases: list[Evidence]) -> Line:
+    """What the norm's input keeps alive until backward: this rank's tokens, or all that it is a slice of."""
+    for evidence in reversed(cases):
+        most = evidence.inputs[0]["x"].array.nbytes // evidence.p
+        for rank, outcome in enumerate(evidence.outcomes):
+            if (kept := outcome.facts.get("held", 0)) > most:
+                text = f"what `norm` got on rank {rank} is a slice of {kept:,} bytes, the budget is {most:,}"
+                return Line(HELD, FAILED, f"{text} (at {evidence.case})")
+    return Line(HELD, PASSED, "the norm's input is this rank's tokens, in memory of their own")
 
 
 def _one_device(inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
@@ -99,6 +112,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    third=bytes_held,
     probe="lesson06.rank_enter_and_leave",
     misconceptions=(
         BORROWED,
@@ -150,6 +164,13 @@ EXERCISE = Exercise(
         double_bytes(
             "Right, at double the bytes: an all-reduce adds zeros to every rank's piece, where a gather is enough.",
             "No two ranks have the same token, so there is nothing to add: `dist.all_gather`.",
+        ),
+        by_fault(
+            "a slice",
+            HELD,
+            "The result is right, and what `norm` got is a slice of x. The norm keeps its input for backward, and a "
+            "slice keeps all of x alive: p times the bytes of this rank's tokens.",
+            "`.clone()` of the slice is a tensor of its own.",
         ),
         OVER_BUDGET,
     ),
