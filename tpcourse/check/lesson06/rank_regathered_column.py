@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson06.in_rank import note_borrowed, with_gradients
+from tpcourse.check.lesson07.rank_watch import Held
 from tpcourse.memory import saved
 from tpcourse.memory.storages import key_of, tensors_in
 
@@ -18,9 +20,14 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
     note_borrowed(outcome, answer)
     x, weight, bias, dy = given.values()
     leaves = [x.requires_grad_(), nn.Parameter(weight), nn.Parameter(bias)]
-    y, num_saved = counted(lambda: answer(*leaves, *groups))
-    num_hidden = hidden_bytes(y, leaves[1:]) if isinstance(y, Tensor) else 0
-    outcome.facts.update(saved=num_saved, hidden=num_hidden, kept=max(num_saved, num_hidden))
+    with Held(outcome) as held:
+        y, num_saved = counted(lambda: answer(*leaves, *groups))
+    num_hidden, num_named = 0, 0
+    if isinstance(y, Tensor):
+        num_hidden, num_named = hidden_bytes(y, leaves[1:]), named_bytes(held, y, x.nbytes)
+    held.finish()
+    kept = max(num_saved, num_hidden, num_named)
+    outcome.facts.update(saved=num_saved, hidden=num_hidden, named=num_named, kept=kept)
     return with_gradients(y, dy, leaves)
 
 
@@ -39,6 +46,15 @@ def counted(forward: Any) -> tuple[Any, int]:
             raise
         num_saved = 0  # no output needs a backward
     return outputs[0], num_saved
+
+
+def named_bytes(held: Held, y: Tensor, most: int) -> int:
+    """Bytes that forward made and that are still there beside y, whoever keeps them: a global name, say."""
+    own, most = key_of(y.untyped_storage()), y.untyped_storage().nbytes() + most
+    if sum(held.alive().values()) > most:
+        gc.collect()  # a dead circle is nobody's
+    found = held.sizes(most)
+    return sum(size for key, size in found.items() if key != own)
 
 
 def hidden_bytes(y: Tensor, weights: list[Tensor]) -> int:

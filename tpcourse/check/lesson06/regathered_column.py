@@ -12,6 +12,7 @@ from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05.common import NOT_A_TENSOR
 from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, no_backward, rules
 from tpcourse.check.lesson06.recipe import D, F, joined
+from tpcourse.check.lesson07.common import SLOW
 from tpcourse.check.misconceptions import Finding, Misconception
 from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
@@ -115,6 +116,7 @@ EXERCISE = Exercise(
     budget=budget,
     third=bytes_held,
     probe="lesson06.rank_regathered_column",
+    imports=SLOW,
     misconceptions=(
         BORROWED,
         NOT_A_TENSOR,
@@ -157,6 +159,13 @@ EXERCISE = Exercise(
             "The gathered x was not saved and is still there: an attribute of ctx keeps a tensor as well as "
             "`save_for_backward` does.",
             "Let the gathered x be a local name of forward, which goes when forward returns.",
+        ),
+        Misconception(
+            "kept by a name",
+            lambda f: _too_much(f, "named"),
+            "The gathered x is still there between forward and backward: a name outside of forward keeps it, and as "
+            "long as it does, its memory is taken.",
+            "No `global`, no list or class attribute for it: gather again in backward, and use what comes.",
         ),
         no_backward(
             Y,
