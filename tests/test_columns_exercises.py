@@ -10,6 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
+from exercise_help import Answers
 
 from tpcourse import check
 from tpcourse.check import rank_side
@@ -140,3 +141,29 @@ def test_an_answer_that_returns_something_else_is_told_what_it_returned(name, od
 def test_no_result_of_a_rank_is_too_odd_to_be_judged(name, result):
     said = said_of(name, lambda case, given: Outcome(RETURNED, result, facts={"own": "", "pair": "", "forward": 0}))
     assert "the result is wrong on every rank" in said
+
+
+FUNCTIONAL = """
+from torch.distributed import _functional_collectives as functional
+
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, tp):
+        ctx.tp = tp
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        return functional.all_reduce(dy, "sum", ctx.tp), None
+
+
+"""
+
+
+def test_a_gradient_that_a_functional_collective_still_owes_is_waited_for(shared_ranks, capsys):
+    lesson = Answers("05_columns_and_rows")
+    lesson.set_up(shared_ranks)
+    shared_ranks.run_cell(FUNCTIONAL + lesson.changed("parallel_mlp", ("copy_sum(x, group=tp)", "Copy.apply(x, tp)")))
+    check.exercise(shared_ranks, "parallel_mlp")
+    assert capsys.readouterr().out.startswith("parallel_mlp: passed")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
@@ -31,10 +32,10 @@ def call(
     y = alone(watch(lambda: function(*arguments, *groups)))
     outcome.facts["forward"] = len(outcome.events)  # calls so far
     if "dy" not in given or y is None:
-        return y
+        return settled(y)
     backward([y], [given["dy"]])
     leaves = [value for value in arguments if isinstance(value, torch.Tensor) and value.requires_grad]
-    return [y, *(leaf.grad for leaf in leaves)]
+    return [settled(y), *(settled(leaf.grad) for leaf in leaves)]
 
 
 def alone(result: Any) -> torch.Tensor | None:
@@ -45,6 +46,11 @@ def alone(result: Any) -> torch.Tensor | None:
     if result is None or isinstance(result, torch.Tensor):
         return result
     raise TypeError(f"{RETURNED} {in_words(result)}: return one tensor alone")
+
+
+def settled(result: Any) -> Any:
+    """What a functional collective promised, once it is there; any other value as it is."""
+    return result.trigger_wait() if isinstance(result, AsyncCollectiveTensor) else result
 
 
 def in_words(value: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
-from tpcourse.check.lesson05.in_rank import in_words
+from tpcourse.check.lesson05.in_rank import in_words, settled
 from tpcourse.check.lesson06.in_rank import note_borrowed
 
 
@@ -18,5 +18,5 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
     note_borrowed(outcome, answer)
     gradients = answer(*given.values(), *groups)
     if gradients is None or isinstance(gradients, list | tuple):
-        return gradients
+        return None if gradients is None else [settled(gradient) for gradient in gradients]
     raise TypeError(f"{RETURNED} {in_words(gradients)}: return a list with the gradient of every weight")
