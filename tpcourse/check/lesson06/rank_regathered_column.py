@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
 
+from tpcourse.check import rank_side
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson06.in_rank import note_borrowed, with_gradients
+from tpcourse.check.lesson07.rank_names import named_storages
 from tpcourse.check.lesson07.rank_watch import Held
 from tpcourse.memory import saved
 from tpcourse.memory.storages import key_of, tensors_in
@@ -24,7 +25,7 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
         y, num_saved = counted(lambda: answer(*leaves, *groups))
     num_hidden, num_named = 0, 0
     if isinstance(y, Tensor):
-        num_hidden, num_named = hidden_bytes(y, leaves[1:]), named_bytes(held, y, x.nbytes)
+        num_hidden, num_named = hidden_bytes(y, leaves[1:]), named_bytes(held, y)
     held.finish()
     kept = max(num_saved, num_hidden, num_named)
     outcome.facts.update(saved=num_saved, hidden=num_hidden, named=num_named, kept=kept)
@@ -48,13 +49,15 @@ def counted(forward: Any) -> tuple[Any, int]:
     return outputs[0], num_saved
 
 
-def named_bytes(held: Held, y: Tensor, most: int) -> int:
-    """Bytes that forward made and that are still there beside y, whoever keeps them: a global name, say."""
-    own, most = key_of(y.untyped_storage()), y.untyped_storage().nbytes() + most
-    if sum(held.alive().values()) > most:
-        gc.collect()  # a dead circle is nobody's
-    found = held.sizes(most)
-    return sum(size for key, size in found.items() if key != own)
+def named_bytes(held: Held, y: Tensor) -> int:
+    """Bytes that forward made and that a name still keeps, y's apart: a global, or an attribute of a cell's class.
+
+    Other holders do not count, and nobody is waited for: the thread that sends lets go a little later.
+    """
+    classes = [thing for thing in rank_side.namespace().values() if isinstance(thing, type)]
+    named = named_storages(dict(vars(thing)) for thing in classes if thing.__module__ == "__main__")
+    own = key_of(y.untyped_storage())
+    return sum(size for key, size in held.alive().items() if key in named and key != own)
 
 
 def hidden_bytes(y: Tensor, weights: list[Tensor]) -> int:
