@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from tpcourse import ledger
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
 from tpcourse.check.rank_side import backward
+from tpcourse.ledger.waits import following
 
 OWN = tuple(f"tpcourse.{name}" for name in ("linear", "vocab", "sequence", "block", "train", "layer", "reference"))
 PAIRS = ("tpcourse.conjugates",)
 Watch = Callable[[Callable[[], Any]], Any]
 
 
+def noting_waits(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A probe's call that notes in `unwaited` the operations that the answer began and never waited for.
+
+    Trap: it holds the works, and they hold what they send and receive.
+    """
+
+    @functools.wraps(call)
+    def noted(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, *more: Any) -> Any:
+        waited = set[int]()
+        with following(lambda work, events: waited.update(map(id, events)), any_thread=True) as works:
+            with _tensor_waits(lambda: waited.update(id(event) for _, events in works for event in events)):
+                result = call(answer, given, groups, outcome, *more)
+            begun = [event for _, events in works for event in events if event.is_async]
+            outcome.facts["unwaited"] = [event.op for event in begun if id(event) not in waited]
+        return result
+
+    return noted
+
+
+@contextmanager
+def _tensor_waits(note: Callable[[], None]) -> Iterator[None]:
+    """In the block, `note()` is called before a wait for a tensor of a functional collective, which has no work."""
+    pending = ledger._recorder().pending
+    before = pending.of_tensor
+
+    def of_tensor(tensor: Any) -> Any:
+        note()
+        return before(tensor)
+
+    pending.of_tensor = of_tensor
+    try:
+        yield
+    finally:
+        if vars(pending).get("of_tensor") is of_tensor:  # else a later block replaced it
+            del pending.of_tensor
+
+
+@noting_waits
 def call(
     function: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, watch: Watch = lambda forward: forward()
 ) -> Any:

@@ -11,7 +11,7 @@ from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05.common import RETURNED
-from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, calls_of, rules
+from tpcourse.check.lesson06.common import FIRST, OVER_BUDGET, calls_of, rules
 from tpcourse.check.lesson06.one_device import Gradients, own_gradients
 from tpcourse.check.lesson06.recipe import SPLIT, WHOLE, D, Made, Shared, new_parts
 from tpcourse.check.misconceptions import Finding, Misconception, by_outputs
@@ -107,7 +107,7 @@ EXERCISE = Exercise(
     budget=budget,
     probe="lesson06.rank_block_gradients",
     misconceptions=(
-        BORROWED,
+        *FIRST,
         Misconception(
             "not a list",
             lambda f: RETURNED in f.error,

@@ -9,8 +9,16 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson05.common import NOT_A_TENSOR
-from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, gives, no_backward, rules
+from tpcourse.check.lesson06.common import (
+    AVERAGED,
+    FIRST,
+    OVER_BUDGET,
+    by_result,
+    double_bytes,
+    gives,
+    no_backward,
+    rules,
+)
 from tpcourse.check.lesson06.recipe import D, Made, Shared
 from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs
 from tpcourse.check.report import FAILED, PASSED, Line
@@ -93,6 +101,10 @@ def _stacked(evidence: Evidence, index: int) -> list[np.ndarray]:
     return [np.concatenate(np.split(whole, evidence.p, axis=1)).reshape(whole.shape)] * evidence.p
 
 
+def _averaged(evidence: Evidence, index: int) -> list[np.ndarray]:
+    return [expected[index] / evidence.p for expected in evidence.expected]
+
+
 def _own_only(evidence: Evidence) -> list[Any]:
     """dx is there for this rank's tokens, and zero elsewhere."""
     found = []
@@ -115,8 +127,7 @@ EXERCISE = Exercise(
     third=bytes_held,
     probe="lesson06.rank_enter_and_leave",
     misconceptions=(
-        BORROWED,
-        NOT_A_TENSOR,
+        *FIRST,
         by_result(
             "batch",
             PIECE,
@@ -149,6 +160,13 @@ EXERCISE = Exercise(
             lambda e: [[piece, y, e.p * dx] for piece, y, dx in e.expected],
             "dx is p times too large: Leave's backward adds up what all ranks hold, and all hold the same gradient.",
             "Behind Leave all ranks do the same work, so each has all of dy: take piece r of it.",
+        ),
+        Misconception(
+            "averaged",
+            lambda f: any(gives(f.evidence, index, _averaged(f.evidence, index)) for index in (Y, DX)),
+            "A result is p times too small: pieces were averaged, as in data parallel. No two ranks have the same "
+            "token, so each counts whole.",
+            AVERAGED,
         ),
         Misconception(
             "stacked",
