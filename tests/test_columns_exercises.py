@@ -169,3 +169,12 @@ def test_a_gradient_that_a_functional_collective_still_owes_is_waited_for(shared
     shared_ranks.run_cell(FUNCTIONAL + lesson.changed("parallel_mlp", ("copy_sum(x, group=tp)", "Copy.apply(x, tp)")))
     check.exercise(shared_ranks, "parallel_mlp")
     assert capsys.readouterr().out.startswith("parallel_mlp: passed")
+
+
+@pytest.mark.parametrize("waits", [".wait()", ".get_future().wait()"])
+def test_a_call_that_is_waited_for_later_is_right(shared_ranks, waits, capsys):
+    lesson = Answers("05_columns_and_rows")
+    call = "dist.all_reduce(dx, group=ctx.tp"
+    shared_ranks.run_cell(lesson.changed("column_product", (f"{call})", f"{call}, async_op=True){waits}")))
+    check.exercise(shared_ranks, "column_product")
+    assert capsys.readouterr().out.startswith("column_product: passed")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from tpcourse import ledger
@@ -33,7 +34,7 @@ def noting_waits(call: Callable[..., Any]) -> Callable[..., Any]:
     def noted(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, *more: Any) -> Any:
         waited = set[int]()
         with following(lambda work, events: waited.update(map(id, events)), any_thread=True) as works:
-            with _tensor_waits(lambda: waited.update(id(event) for _, events in works for event in events)):
+            with _other_waits(lambda: waited.update(id(event) for _, events in works for event in events)):
                 result = call(answer, given, groups, outcome, *more)
             begun = [event for _, events in works for event in events if event.is_async]
             outcome.facts["unwaited"] = [event.op for event in begun if id(event) not in waited]
@@ -43,21 +44,28 @@ def noting_waits(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def _tensor_waits(note: Callable[[], None]) -> Iterator[None]:
-    """In the block, `note()` is called before a wait for a tensor of a functional collective, which has no work."""
-    pending = ledger._recorder().pending
-    before = pending.of_tensor
+def _other_waits(note: Callable[[], None]) -> Iterator[None]:
+    """In the block, `note()` is called before a wait that no work shows: for a tensor of a functional collective, or
+    for a work's future.
+    """
+    pending, future_of = ledger._recorder().pending, dist.Work.get_future
+    tensor_of = pending.of_tensor
 
     def of_tensor(tensor: Any) -> Any:
         note()
-        return before(tensor)
+        return tensor_of(tensor)
 
-    pending.of_tensor = of_tensor
+    def get_future(work: Any) -> Any:
+        note()
+        return future_of(work)
+
+    pending.of_tensor, dist.Work.get_future = of_tensor, get_future
     try:
         yield
     finally:
-        if vars(pending).get("of_tensor") is of_tensor:  # else a later block replaced it
+        if vars(pending).get("of_tensor") is of_tensor:  # else a later block replaced both
             del pending.of_tensor
+            dist.Work.get_future = future_of
 
 
 @noting_waits
