@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from exercise_help import Answers, failure
 from torch.nn import functional as F
 
 from tpcourse import sequence, wire
@@ -165,3 +166,13 @@ def by_an_attribute_of_that_name(x, group):
 )
 def test_a_kernel_of_the_course_is_found_in_classes_and_behind_imports(answer, name):
     assert borrowed_kernel(answer, LAYERS) == name
+
+
+def test_what_a_class_keeps_between_forward_and_backward_is_seen(shared_ranks):
+    lesson = Answers("06_sequence_parallel")
+    lesson.set_up(shared_ranks)
+    gathered = "wire.all_gather(x, group=group, dim=1)"
+    kept = f"RegatheredColumn.kept = [{gathered}]"
+    change = (f"return {gathered} @", f"{kept}\n        return RegatheredColumn.kept[0] @")
+    shared_ranks.run_cell(lesson.changed("regathered_column", change))
+    assert "a name outside of forward keeps it" in failure(shared_ranks, "regathered_column")

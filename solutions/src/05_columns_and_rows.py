@@ -268,7 +268,8 @@ check.exercise(ranks, "parallel_attention")
 # Difficulty 3 of 3 · 30 minutes · uses `sum_copy`, `split_range`
 #
 # Write `vocabulary_loss(logits, targets, V, tp)`: the mean cross-entropy, a number, equal on all ranks. `logits` [N, V/p] are this rank's columns,
-# from `start` up to `end` with `start, end = split_range(V, p, r)`; p need not divide V. `targets` [N] are column numbers of the whole vocabulary. Logits may be near 900.
+# from `start` up to `end` with `start, end = split_range(V, p, r)`; p need not divide V. `targets` [N] are column numbers of the whole vocabulary. A token's
+# logits may be near 900 or near -900, those of one rank 900 above those of another.
 #
 # Budget: three numbers for each token in `all_reduce`, whatever V is; nothing in backward. Bytes kept for backward: at most two tensors
 # of the shape of `logits`, beside `logits`.

@@ -11,6 +11,7 @@ from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05 import common
 from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
+from tpcourse.check.misconceptions import Finding, Misconception
 from tpcourse.check.spec import Exercise, nonzero
 
 cases = common.cases(B=(2, 4, 5), D=(5, 6, 4), F=(8, 9, 12))
@@ -60,6 +61,16 @@ def _averaged(evidence: Evidence) -> list[Any]:
     return [[y, dx / evidence.p, *others] for y, dx, *others in evidence.expected]
 
 
+def _columns_added(finding: Finding, in_forward: bool) -> bool:
+    """Whether a rank adds up something in the shape of y, before its forward ends or after it."""
+    for outcome, given in zip(finding.evidence.outcomes, finding.evidence.inputs, strict=True):
+        num_forward = outcome.facts.get("forward", len(outcome.events))
+        events = outcome.events[:num_forward] if in_forward else outcome.events[num_forward:]
+        if any(event.op == "all_reduce" and event.shape == given["dy"].array.shape for event in events):
+            return True
+    return False
+
+
 EXERCISE = Exercise(
     name="column_product",
     values="y has this rank's columns, and dx, dweight and dbias are those of one device",
@@ -103,9 +114,15 @@ EXERCISE = Exercise(
             "Gradients of weights are added up. Each rank has columns of its own, and their gradients are complete.",
             "Only x is shared by the products of all ranks: only dx is a sum over them.",
         ),
-        common.by_call(
+        Misconception(
+            "copy behind the product",
+            lambda f: _columns_added(f, in_forward=False),
+            "dy is added up: gradients of different columns. x is what all ranks share, so its gradient is the sum.",
+            "The copy belongs in front of the product: `Copy.apply(x, tp) @ weight.T`.",
+        ),
+        Misconception(
             "columns added",
-            lambda event, given: event.op == "all_reduce" and event.shape == given["dy"].array.shape,
+            lambda f: _columns_added(f, in_forward=True),
             "The ranks' y are added up: they are different columns, to be laid side by side.",
             "A sum is due where the dim that the product adds over is cut. Here that dim is D, and it is whole.",
         ),

@@ -15,6 +15,8 @@ from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.spec import group_sizes, one_group
 
 PROBE = "lesson05.in_rank"
+RETURNED = "the answer returned"
+"""How the error begins that an answer gets for returning something else than its tensor."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ def rules(pairs: bool = True, **sums: Sums) -> Budget:
 
     def judge(evidence: Evidence) -> Fault | None:
         for rank, outcome in enumerate(evidence.outcomes):
-            fault = _borrowed(rank, outcome, pairs) or _call_fault(evidence, rank, outcome, sums)
+            fault = _borrowed(rank, outcome, pairs) or unwaited_fault(rank, outcome)
+            fault = fault or _call_fault(evidence, rank, outcome, sums)
             fault = fault or next((f for axis in sums if (f := _size_fault(rank, outcome, axis, sums[axis]))), None)
             if fault:
                 return fault
@@ -57,6 +60,12 @@ def rules(pairs: bool = True, **sums: Sums) -> Budget:
 def _borrowed(rank: int, outcome: Any, pairs: bool) -> Fault | None:
     name = outcome.facts["own"] or ("" if pairs else outcome.facts["pair"])
     return Fault("borrowed", f"rank {rank} calls {name}; this exercise writes it") if name else None
+
+
+def unwaited_fault(rank: int, outcome: Any) -> Fault | None:
+    """A call that a rank began with `async_op=True`, and of which it never hears that it is over."""
+    late = outcome.facts.get("unwaited", [])
+    return Fault(UNWAITED.name, f"rank {rank} begins {late[0]} and never waits for it") if late else None
 
 
 def _call_fault(evidence: Evidence, rank: int, outcome: Any, sums: dict[str, Sums]) -> Fault | None:
@@ -99,9 +108,14 @@ def _one_of(evidence: Evidence, ways: tuple[Callable[[Evidence], list[Any]], ...
 
 def _filled(output: Any, expected: Any) -> Any:
     """Zeros for a gradient that is not there, as played here."""
-    if not isinstance(output, list) or len(output) != len(expected):
+    if not _alike(output, expected):
         return output
     return [np.zeros_like(b) if a is None else a for a, b in zip(output, expected, strict=True)]
+
+
+def _alike(output: Any, expected: Any) -> bool:
+    """Whether both are lists, of one length."""
+    return isinstance(output, list) and isinstance(expected, list) and len(output) == len(expected)
 
 
 def by_call(name: str, is_it: Callable[[Any, dict[str, Any]], bool], sentence: str, hint: str) -> Misconception:
@@ -129,12 +143,22 @@ def first_only(index: int) -> Callable[[Finding], bool]:
 
     def shows(finding: Finding) -> bool:
         evidence = finding.evidence
-        if not evidence.finished or not all(isinstance(output, list) for output in evidence.outputs):
+        if not evidence.finished or not all(isinstance(o, list) and len(o) > index for o in evidence.outputs):
             return False
         first, *others = [output[index] for output in evidence.outputs]
         return agree(first, evidence.expected[0][index]) and all(o is None or not np.any(o) for o in others)
 
     return shows
+
+
+def _left_out(finding: Finding) -> bool:
+    """Whether gradients of biases are missing on every rank, and no others."""
+    evidence = finding.evidence
+    pairs = list(zip(evidence.outputs, evidence.expected, strict=True))
+    if not evidence.finished or not all(_alike(*pair) for pair in pairs):
+        return False
+    missing = [{name for name, a in zip(b.names, output, strict=True) if a is None} for output, b in pairs]
+    return bool(missing[0]) and all(names == missing[0] for names in missing) and all("bias" in n for n in missing[0])
 
 
 def _cut_off(finding: Finding) -> bool:
@@ -158,6 +182,24 @@ BORROWED = by_fault(
     "The answer calls the course's own kernel or pair; this exercise writes it.",
     "The task names what you may use. `dist.all_reduce` and the rank's own products are enough.",
 )
+NOT_A_TENSOR = Misconception(
+    "not a tensor",
+    lambda f: RETURNED in f.error,
+    "The result has to be one tensor: what came back is something else, or has something beside it.",
+    "Return the tensor alone: nothing around it, nothing beside it, and neither `.item()` nor `.numpy()`.",
+)
+UNWAITED = Misconception(
+    "never waited",
+    lambda f: f.fault_kind == "never waited",
+    "A call was begun with `async_op=True` and never waited for: what it brings may be there or not, from run to run.",
+    "`work.wait()` before you use the tensor, or leave out `async_op=True`.",
+)
+LEFT_OUT = Misconception(
+    "bias left out",
+    _left_out,
+    "A bias has no gradient, and all other gradients arrive: the bias has no part in y, or it was detached.",
+    "Add it to the product as it is, with the graph behind it: `+ bias`.",
+)
 CUT_OFF = Misconception(
     "cut off",
     _cut_off,
@@ -170,5 +212,5 @@ OTHER_OPERATION = by_fault(
     "The values are right, and another collective brought them: here only sums have to travel.",
     "A product over a cut dim leaves partial sums. One `dist.all_reduce` adds them up.",
 )
-COMMON = (WORLD, BORROWED)
-LAST = (CUT_OFF, OTHER_OPERATION)
+COMMON = (UNWAITED, WORLD, BORROWED, NOT_A_TENSOR)
+LAST = (LEFT_OUT, CUT_OFF, OTHER_OPERATION)

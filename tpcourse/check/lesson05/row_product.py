@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from tpcourse.check.budget import Budget
+from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05 import common
 from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
-from tpcourse.check.misconceptions import Misconception
+from tpcourse.check.misconceptions import Finding, Misconception
 from tpcourse.check.spec import Exercise, nonzero
 
+GATHER = "all_gather"
 Way = Callable[[Evidence], list[Any]]
 cases = common.cases(B=(2, 5, 3), F=(6, 9, 8), D=(5, 4, 6))
 
@@ -43,7 +45,7 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     return common.rules(pairs=False, tp=common.Sums(1, size, forward=size))
 
 
-def played(before: str = "no", after: str = "all", sums: str = "sum_copy", mean: bool = False) -> Way:
+def played(before: str = "no", after: str = "all", sums: str = "sum_copy") -> Way:
     """How much of the bias is added before the sum and after it ("no", "all", "1/p"), and which sum it is."""
 
     def way(evidence: Evidence) -> list[Any]:
@@ -54,12 +56,28 @@ def played(before: str = "no", after: str = "all", sums: str = "sum_copy", mean:
         def forward(ranks: list[Any]) -> list[Any]:
             parts = [r["x"] @ r["weight"].T + much[before] * r["bias"] for r in ranks]
             added = getattr(devices, sums)(parts) if sums else parts
-            scale = 1 / evidence.p if mean else 1.0
-            return [scale * y + much[after] * r["bias"] for r, y in zip(ranks, added, strict=True)]
+            return [y + much[after] * r["bias"] for r, y in zip(ranks, added, strict=True)]
 
         return devices.on_ranks(evidence.inputs, forward, summed=())
 
     return way
+
+
+def _averaged(finding: Finding) -> bool:
+    """Whether y is the mean of the ranks' products, with the bias or a p-th of it; whatever gradients are."""
+    evidence = finding.evidence
+    if not evidence.finished or not all(isinstance(output, list) and output for output in evidence.outputs):
+        return False
+    y, bias = evidence.expected[0][0], evidence.inputs[0]["bias"].array
+    means = (y / evidence.p, (y - bias) / evidence.p + bias)
+    return any(all(agree(output[0], mean) for output in evidence.outputs) for mean in means)
+
+
+def _gathers(finding: Finding, partial: bool) -> bool:
+    """Whether a rank gathers pieces in the shape of y, or others."""
+    pairs = zip(finding.evidence.outcomes, finding.evidence.inputs, strict=True)
+    shapes = [(e.shape, given["dy"].array.shape) for outcome, given in pairs for e in outcome.events if e.op == GATHER]
+    return any((shape == whole) == partial for shape, whole in shapes)
 
 
 EXERCISE = Exercise(
@@ -107,15 +125,22 @@ EXERCISE = Exercise(
             "`backward` of the sum returns `dy` as it is; it sends nothing.",
             played(sums="sum_sum"),
         ),
-        common.by_playing(
+        Misconception(
             "averaged",
+            _averaged,
             "The products are averaged: y is a sum over F, and each rank has some of its terms.",
             "Leave out the division by p.",
-            played(mean=True),
         ),
-        common.by_call(
+        Misconception(
+            "gathered sum",
+            lambda f: f.evidence.right and _gathers(f, partial=True),
+            "The partial y are gathered, and every rank adds up all of them: the right sum, for p/2 times the bytes of "
+            "an all-reduce.",
+            "`dist.all_reduce` adds up on the way, so that no rank gets every part.",
+        ),
+        Misconception(
             "gathered",
-            common.gathers,
+            lambda f: _gathers(f, partial=False),
             "Pieces are gathered to repeat the whole product on every rank: that is one device's work, p times.",
             "Multiply what this rank has, and add up the results.",
         ),

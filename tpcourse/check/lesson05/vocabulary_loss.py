@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,19 +13,31 @@ from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05 import common
 from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
+from tpcourse.check.lesson05.vocabulary_ways import played
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.report import FAILED, PASSED, Line
-from tpcourse.check.spec import Exercise, nonzero
+from tpcourse.check.spec import Exercise, nonzero, one_group
+from tpcourse.dims import split_sizes
 
 HELD = "bytes held"
-cases = common.cases(N=(5, 4, 6), V=(53, 70, 91), offset=(900, 0, 0))
+moderate = common.cases(N=(5, 4, 6), V=(53, 70, 91), offset=(900, 0, 0))
+
+
+def cases(world_size: int) -> list[Case]:
+    """Logits of one size in a case; then, in the smallest group, a size for each token, and on one rank only."""
+    return [*moderate(world_size), one_group(2, world_size, axis="tp", edge=True, N=6, V=57, offset=900)]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
-    """Logits cut by columns, near 900 in the smallest group; every rank has the column of at least one target."""
+    """Logits cut by columns, near the offset; every rank has the column of at least one target.
+
+    At the edge a token's logits are near 900, 0 or -900 on one rank, and 900 below that on the other.
+    """
     N, V, offset = case.sizes.values()
     p = case.p
     logits = 2 * nonzero(generator, N, V) + offset
+    if case.edge:
+        logits += _spread(N, V, offset)
     starts = np.cumsum([0, *(piece.array.shape[1] for piece in cut(logits, p, 1))])
     targets = [*(generator.integers(a, b) for a, b in zip(starts, starts[1:], strict=False))]
     targets += [generator.integers(V) for _ in range(N - p)]
@@ -33,6 +47,13 @@ def make(case: Case, generator: np.random.Generator) -> Inputs:
         V=[V] * p,
         dy=whole(np.array(generator.uniform(0.5, 1.5)), p, leaf=False),
     )
+
+
+def _spread(N: int, V: int, offset: int) -> np.ndarray:
+    """What the logits of six tokens, or more, are shifted by. Shapes: [N, V]."""
+    tokens, columns = np.arange(N)[:, None], np.arange(V)[None]
+    largest = (columns >= split_sizes(V, 2)[0]) == (tokens % 2 == 1)
+    return -offset * (tokens % 3) - np.where(largest, 0, offset)
 
 
 def expected(case: Case, inputs: Inputs) -> list[Any]:
@@ -62,56 +83,21 @@ def held(cases: list[Evidence]) -> Line:
     return Line(HELD, PASSED, "for backward at most two tensors like the rank's logits are kept beside them")
 
 
-def played(*mistakes: str) -> Any:
-    """The loss with some mistakes: own max, sum or softmax; a clamped, wrapped or first column for other targets;
-    sums both ways.
-    """
-
-    def way(evidence: Evidence) -> list[Any]:
-        from tpcourse.check.lesson05 import devices
-
-        add = devices.sum_sum if "both ways" in mistakes else devices.sum_copy
-        widths = [given["logits"].array.shape[1] for given in evidence.inputs]
-        starts = [sum(widths[:rank]) for rank in range(evidence.p)]
-
-        def forward(ranks: list[Any]) -> list[Any]:
-            shifted = _shifted([r["logits"] for r in ranks], mistakes)
-            sums = [s.exp().sum(-1) for s in shifted]
-            sums = sums if "own sum" in mistakes else add(sums)
-            picked = [_picked(s, r["targets"], start, mistakes) for s, r, start in zip(shifted, ranks, starts)]
-            return [(total.log() - own).mean() for total, own in zip(sums, add(picked), strict=True)]
-
-        return devices.on_ranks(evidence.inputs, forward, summed=())
-
-    return way
+def _overflows(finding: Finding, edge: bool = False) -> bool:
+    """Whether a loss is infinite in a case where all logits are of one size, or at the edge."""
+    every = [e for e in (finding.evidence, *finding.others) if e.finished and e.case.edge == edge]
+    losses = [output[0] for evidence in every for output in evidence.outputs if isinstance(output, list) and output]
+    return any(isinstance(loss, np.ndarray) and not np.isfinite(loss).all() for loss in losses)
 
 
-def _shifted(logits: list[Any], mistakes: tuple[str, ...]) -> list[Any]:
-    """Logits less the largest of each token, of all ranks' or of the rank's own; or a softmax of the rank's own."""
-    import torch
+def _infinite_with(is_it: Callable[[Any], bool]) -> Callable[[Finding], bool]:
+    """Whether the loss is infinite at the edge only, and a call is such a one."""
 
-    if "own softmax" in mistakes:
-        return [own.log_softmax(-1) for own in logits]
-    tops = [own.detach().amax(-1) for own in logits]
-    top = torch.stack(tops).amax(0)
-    return [own - (mine if "own max" in mistakes else top)[:, None] for own, mine in zip(logits, tops, strict=True)]
+    def shows(finding: Finding) -> bool:
+        events = [event for outcome in finding.evidence.outcomes for event in outcome.events]
+        return _overflows(finding, edge=True) and any(map(is_it, events))
 
-
-def _picked(shifted: Any, targets: Any, start: int, mistakes: tuple[str, ...]) -> Any:
-    width = shifted.shape[1]
-    index = targets - start
-    mine = (index >= 0) & (index < width)
-    if "clamped" in mistakes or "first column" in mistakes:
-        index = index.clamp(0, width - 1) if "clamped" in mistakes else index.where(mine, 0 * index)
-        return shifted.gather(1, index[:, None])[:, 0]
-    if "wrapped" in mistakes:
-        return shifted.gather(1, (index % width)[:, None])[:, 0]
-    return shifted.gather(1, index.where(mine, 0 * index)[:, None])[:, 0] * mine
-
-
-def _overflows(finding: Finding) -> bool:
-    every = (finding.evidence, *finding.others)
-    return any(e.finished and isinstance(o, list) and not np.isfinite(o[0]).all() for e in every for o in e.outputs)
+    return shows
 
 
 EXERCISE = Exercise(
@@ -163,6 +149,28 @@ EXERCISE = Exercise(
             "exp of a logit near 900 is infinite: the maximum was not taken off.",
             "softmax does not change when all logits of a token are shifted: subtract the largest one of all ranks.",
         ),
+        Misconception(
+            "one maximum for all tokens",
+            _infinite_with(lambda event: event.numel == 1),
+            "One maximum is taken off for all tokens: where it lies 900 above a token's own, that token's exponentials "
+            "are all 0, and so is their sum.",
+            "Each token has a softmax of its own, and a maximum of its own: `logits.detach().amax(-1)`, [N].",
+        ),
+        Misconception(
+            "not the largest",
+            _infinite_with(lambda event: event.reduction not in (None, "sum", "max")),
+            "The ranks' maxima are combined, and what comes out is not the largest of them: exp is infinite for a "
+            "token whose large logits are all on one rank.",
+            "`dist.all_reduce(top, op=dist.ReduceOp.MAX, group=tp)`.",
+        ),
+        Misconception(
+            "infinite at the edge",
+            partial(_overflows, edge=True),
+            "The loss is infinite where a token's large logits are all on one rank: what is taken off is not the "
+            "largest one of all ranks, or the log is taken of a probability that has become 0.",
+            "log of the sum of exponentials, less (target's logit - m): no probability is needed, and m is the largest "
+            "logit of that token on all ranks.",
+        ),
         common.by_call(
             "gathered",
             common.gathers,
@@ -175,12 +183,19 @@ EXERCISE = Exercise(
             "What travels grows with the vocabulary: [N, V] in disguise.",
             "Add up numbers for each token, [N], not for each column.",
         ),
-        by_fault(
-            "holds too much",
-            HELD,
+        Misconception(
+            "holds a table",
+            lambda f: f.fault_kind == HELD and any(o.facts.get("table") for o in f.evidence.outcomes),
             "Values and messages are right, and memory is not: a table of zeros and ones for the targets is as large "
             "as the logits, or p times as large.",
             "Pick one number of each row by its index: `logits.gather(1, index[:, None])`.",
+        ),
+        by_fault(
+            "holds copies",
+            HELD,
+            "Values and messages are right, and memory is not: every step over all columns that backward has to know "
+            "keeps its tensor, as large as the logits.",
+            "One exp of the shifted logits, and its sum: what else works on [N, V/p], and what could work on [N]?",
         ),
         *common.LAST,
     ),

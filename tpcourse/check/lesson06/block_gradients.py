@@ -10,7 +10,8 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, calls_of, rules
+from tpcourse.check.lesson05.common import RETURNED
+from tpcourse.check.lesson06.common import FIRST, OVER_BUDGET, calls_of, rules
 from tpcourse.check.lesson06.one_device import Gradients, own_gradients
 from tpcourse.check.lesson06.recipe import SPLIT, WHOLE, D, Made, Shared, new_parts
 from tpcourse.check.misconceptions import Finding, Misconception, by_outputs
@@ -106,7 +107,13 @@ EXERCISE = Exercise(
     budget=budget,
     probe="lesson06.rank_block_gradients",
     misconceptions=(
-        BORROWED,
+        *FIRST,
+        Misconception(
+            "not a list",
+            lambda f: RETURNED in f.error,
+            "Every weight has a gradient, and a list with all of them is asked for: what came back is something else.",
+            "`return [w.grad for w in block.parameters()]`, as in the step above.",
+        ),
         by_outputs(
             "partial",
             _sums(),

@@ -11,6 +11,7 @@ import numpy as np
 from tpcourse.check.budget import Fault, sent_bytes
 from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Evidence
+from tpcourse.check.lesson05.common import NOT_A_TENSOR, UNWAITED, unwaited_fault
 from tpcourse.check.misconceptions import Finding, Misconception
 
 LAYERS = ("tpcourse.linear", "tpcourse.overlap", "tpcourse.sequence", "tpcourse.block", "tpcourse.vocab")
@@ -23,15 +24,15 @@ def rules(allowed: Calls) -> Rule:
     """The rules of an exercise: operation -> (how often, bytes of the whole array); the budget is their sum."""
 
     def judge(evidence: Evidence) -> Fault | None:
-        for rank, outcome in enumerate(evidence.outcomes):
-            if fault := _fault(evidence, rank, outcome.events, allowed):
-                return fault
-        return None
+        return next((fault for rank in range(evidence.p) if (fault := _fault(evidence, rank, allowed))), None)
 
     return judge
 
 
-def _fault(evidence: Evidence, rank: int, events: list[Any], allowed: Calls) -> Fault | None:
+def _fault(evidence: Evidence, rank: int, allowed: Calls) -> Fault | None:
+    if fault := unwaited_fault(rank, evidence.outcomes[rank]):
+        return fault
+    events = evidence.outcomes[rank].events
     if any(tuple(event.group) != evidence.case.members for event in events):
         return Fault("group", f"rank {rank} makes a call outside the group that was given")
     made, sent = Counter(event.op for event in events), sum(event.bytes_sent for event in events)
@@ -45,7 +46,7 @@ def _fault(evidence: Evidence, rank: int, events: list[Any], allowed: Calls) -> 
     if any(made[op] > count for op, (count, _) in allowed.items()):
         return Fault("calls", f"{what}; the budget is {right}")
     if not evidence.right and any(made[op] < count for op, (count, _) in allowed.items()):
-        return Fault("missing", f"{what}; one device's answer needs {right}")
+        return Fault("missing", f"{what}; the budget has {right}")
     return None
 
 
@@ -115,9 +116,11 @@ OVER_BUDGET = Misconception(
     "The values are right, and more travels than the budget allows: a call too many, or another one than is needed.",
     "Compare the calls that the line above counts with those of the budget: which one brings nothing new?",
 )
+AVERAGED = "Leave out the division by p."
 BORROWED = Misconception(
     "borrowed",
     lambda f: f.fault_kind == "borrowed",
     "The answer calls a finished kernel of the course; writing it is the exercise.",
     "Use `dist` and `torch.autograd.Function`, or the pairs of `tpcourse.conjugates` where the task allows them.",
 )
+FIRST = (UNWAITED, BORROWED, NOT_A_TENSOR)

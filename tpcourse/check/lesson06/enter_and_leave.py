@@ -9,12 +9,23 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, gives, no_backward, rules
+from tpcourse.check.lesson06.common import (
+    AVERAGED,
+    FIRST,
+    OVER_BUDGET,
+    by_result,
+    double_bytes,
+    gives,
+    no_backward,
+    rules,
+)
 from tpcourse.check.lesson06.recipe import D, Made, Shared
-from tpcourse.check.misconceptions import Misconception, by_outputs
+from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs
+from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 Inputs = list[dict[str, Any]]
+HELD = "bytes held"
 PIECE, Y, DX = range(3)
 SIZES = {2: (4, 6), 3: (3, 12), 4: (4, 12)}
 
@@ -42,6 +53,17 @@ def expected(case: Case, inputs: Inputs) -> list[Any]:
 def budget(case: Case, inputs: Inputs) -> Budget:
     """One all-gather each way."""
     return Budget(judge=rules({"all_gather": (2, inputs[0]["x"].array.nbytes)}))
+
+
+def bytes_held(cases: list[Evidence]) -> Line:
+    """What the norm's input keeps alive until backward: this rank's tokens, or all that it is a slice of."""
+    for evidence in reversed(cases):
+        most = evidence.inputs[0]["x"].array.nbytes // evidence.p
+        for rank, outcome in enumerate(evidence.outcomes):
+            if (kept := outcome.facts.get("held", 0)) > most:
+                text = f"what `norm` got on rank {rank} is a slice of {kept:,} bytes, the budget is {most:,}"
+                return Line(HELD, FAILED, f"{text} (at {evidence.case})")
+    return Line(HELD, PASSED, "the norm's input is this rank's tokens, in memory of their own")
 
 
 def _one_device(inputs: Inputs) -> tuple[np.ndarray, np.ndarray]:
@@ -79,6 +101,10 @@ def _stacked(evidence: Evidence, index: int) -> list[np.ndarray]:
     return [np.concatenate(np.split(whole, evidence.p, axis=1)).reshape(whole.shape)] * evidence.p
 
 
+def _averaged(evidence: Evidence, index: int) -> list[np.ndarray]:
+    return [expected[index] / evidence.p for expected in evidence.expected]
+
+
 def _own_only(evidence: Evidence) -> list[Any]:
     """dx is there for this rank's tokens, and zero elsewhere."""
     found = []
@@ -98,9 +124,10 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    third=bytes_held,
     probe="lesson06.rank_enter_and_leave",
     misconceptions=(
-        BORROWED,
+        *FIRST,
         by_result(
             "batch",
             PIECE,
@@ -135,6 +162,13 @@ EXERCISE = Exercise(
             "Behind Leave all ranks do the same work, so each has all of dy: take piece r of it.",
         ),
         Misconception(
+            "averaged",
+            lambda f: any(gives(f.evidence, index, _averaged(f.evidence, index)) for index in (Y, DX)),
+            "A result is p times too small: pieces were averaged, as in data parallel. No two ranks have the same "
+            "token, so each counts whole.",
+            AVERAGED,
+        ),
+        Misconception(
             "stacked",
             lambda f: any(gives(f.evidence, index, _stacked(f.evidence, index)) for index in (Y, DX)),
             "Pieces are joined along dim 0 and read as [B, T, D]: tokens of one sequence land in another.",
@@ -148,6 +182,13 @@ EXERCISE = Exercise(
         double_bytes(
             "Right, at double the bytes: an all-reduce adds zeros to every rank's piece, where a gather is enough.",
             "No two ranks have the same token, so there is nothing to add: `dist.all_gather`.",
+        ),
+        by_fault(
+            "a slice",
+            HELD,
+            "The result is right, and what `norm` got is a slice of x. The norm keeps its input for backward, and a "
+            "slice keeps all of x alive: p times the bytes of this rank's tokens.",
+            "`.clone()` of the slice is a tensor of its own.",
         ),
         OVER_BUDGET,
     ),

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
+from tpcourse.check.lesson05.in_rank import alone, settled
 from tpcourse.check.lesson06.common import LAYERS
 
 
@@ -17,9 +18,9 @@ def note_borrowed(outcome: Outcome, answer: Any, *more: str) -> None:
 
 
 def with_gradients(y: Any, dy: Tensor, leaves: list[Tensor]) -> list[Any] | None:
-    """The output of an answer, and after its backward the gradient of each leaf; None if there is no output."""
-    if y is None:
+    """The output of an answer, one tensor, and after its backward the gradient of each leaf; None if it has none."""
+    if alone(y) is None:
         return None
-    if isinstance(y, Tensor) and y.requires_grad and y.shape == dy.shape:
+    if y.requires_grad and y.shape == dy.shape:
         (y * dy).sum().backward()  # `y.backward(dy)` imports for seconds at first, and ranks wait for each other
-    return [y, *(leaf.grad for leaf in leaves)]
+    return [settled(y), *(settled(leaf.grad) for leaf in leaves)]

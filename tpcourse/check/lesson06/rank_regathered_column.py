@@ -7,8 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from tpcourse.check import rank_side
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson06.in_rank import note_borrowed, with_gradients
+from tpcourse.check.lesson07.rank_names import named_storages
+from tpcourse.check.lesson07.rank_watch import Held
 from tpcourse.memory import saved
 from tpcourse.memory.storages import key_of, tensors_in
 
@@ -18,9 +21,14 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
     note_borrowed(outcome, answer)
     x, weight, bias, dy = given.values()
     leaves = [x.requires_grad_(), nn.Parameter(weight), nn.Parameter(bias)]
-    y, num_saved = counted(lambda: answer(*leaves, *groups))
-    num_hidden = hidden_bytes(y, leaves[1:]) if isinstance(y, Tensor) else 0
-    outcome.facts.update(saved=num_saved, hidden=num_hidden, kept=max(num_saved, num_hidden))
+    with Held(outcome) as held:
+        y, num_saved = counted(lambda: answer(*leaves, *groups))
+    num_hidden, num_named = 0, 0
+    if isinstance(y, Tensor):
+        num_hidden, num_named = hidden_bytes(y, leaves[1:]), named_bytes(held, y)
+    held.finish()
+    kept = max(num_saved, num_hidden, num_named)
+    outcome.facts.update(saved=num_saved, hidden=num_hidden, named=num_named, kept=kept)
     return with_gradients(y, dy, leaves)
 
 
@@ -39,6 +47,17 @@ def counted(forward: Any) -> tuple[Any, int]:
             raise
         num_saved = 0  # no output needs a backward
     return outputs[0], num_saved
+
+
+def named_bytes(held: Held, y: Tensor) -> int:
+    """Bytes that forward made and that a name still keeps, y's apart: a global, or an attribute of a cell's class.
+
+    Other holders do not count, and nobody is waited for: the thread that sends lets go a little later.
+    """
+    classes = [thing for thing in rank_side.namespace().values() if isinstance(thing, type)]
+    named = named_storages(dict(vars(thing)) for thing in classes if thing.__module__ == "__main__")
+    own = key_of(y.untyped_storage())
+    return sum(size for key, size in held.alive().items() if key in named and key != own)
 
 
 def hidden_bytes(y: Tensor, weights: list[Tensor]) -> int:

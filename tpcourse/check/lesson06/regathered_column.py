@@ -9,15 +9,16 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, no_backward, rules
+from tpcourse.check.lesson06.common import AVERAGED, FIRST, OVER_BUDGET, by_result, double_bytes, no_backward, rules
 from tpcourse.check.lesson06.recipe import D, F, joined
+from tpcourse.check.lesson07.common import SLOW
 from tpcourse.check.misconceptions import Finding, Misconception
 from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 Inputs = list[dict[str, Any]]
 AXIS = "bytes held"
-Y, DX, DWEIGHT = range(3)
+Y, DX, DWEIGHT, DBIAS = range(4)
 SIZES = {2: (3, 8), 3: (2, 12), 4: (3, 8)}
 
 
@@ -97,6 +98,13 @@ def _summed_dweight(evidence: Evidence) -> list[np.ndarray]:
     return [np.sum([expected[DWEIGHT] for expected in evidence.expected], axis=0)] * evidence.p
 
 
+def _missing(evidence: Evidence) -> set[int]:
+    """Which results are missing on every rank."""
+    outputs = [output for output in evidence.outputs if isinstance(output, list)] if evidence.finished else []
+    sets = [{index for index, result in enumerate(output) if result is None} for output in outputs]
+    return set.intersection(*sets) if len(sets) == evidence.p else set()
+
+
 def _too_much(finding: Finding, name: str) -> bool:
     """Whether a count of bytes is above this rank's tokens."""
     most = finding.evidence.inputs[0]["x"].nbytes
@@ -114,8 +122,9 @@ EXERCISE = Exercise(
     budget=budget,
     third=bytes_held,
     probe="lesson06.rank_regathered_column",
+    imports=SLOW,
     misconceptions=(
-        BORROWED,
+        *FIRST,
         by_result(
             "slices",
             DX,
@@ -155,6 +164,26 @@ EXERCISE = Exercise(
             "The gathered x was not saved and is still there: an attribute of ctx keeps a tensor as well as "
             "`save_for_backward` does.",
             "Let the gathered x be a local name of forward, which goes when forward returns.",
+        ),
+        Misconception(
+            "kept by a name",
+            lambda f: _too_much(f, "named"),
+            "The gathered x is still there between forward and backward: a name outside of forward keeps it, and as "
+            "long as it does, its memory is taken.",
+            "No `global`, no list or class attribute for it: gather again in backward, and use what comes.",
+        ),
+        by_result(
+            "averaged",
+            DX,
+            lambda e: [expected[DX] / e.p for expected in e.expected],
+            "dx is p times too small: it was averaged, as in data parallel. Here ranks hold parts of one sum.",
+            AVERAGED,
+        ),
+        Misconception(
+            "returned None",
+            lambda f: _missing(f.evidence) in ({DWEIGHT}, {DBIAS}, {DWEIGHT, DBIAS}),
+            "dx arrives, and dweight or dbias does not: `backward` returned None for it, or it has no part in y.",
+            "`backward` returns one gradient for each argument of `forward` after `ctx`; None for the group only.",
         ),
         no_backward(
             Y,

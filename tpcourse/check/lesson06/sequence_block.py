@@ -9,8 +9,9 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson05.common import LEFT_OUT
 from tpcourse.check.lesson06.common import (
-    BORROWED,
+    FIRST,
     OVER_BUDGET,
     by_result,
     calls_of,
@@ -107,7 +108,7 @@ EXERCISE = Exercise(
     budget=budget,
     probe="lesson06.rank_sequence_block",
     misconceptions=(
-        BORROWED,
+        *FIRST,
         Misconception(
             "attention on its own tokens",
             _attention_on_own,
@@ -137,6 +138,7 @@ EXERCISE = Exercise(
             "y is right, and each bias gets 1/p of all tokens' gradient: it was divided by p before the sum.",
             "Add the whole bias behind the scatter-sum, to this rank's tokens.",
         ),
+        LEFT_OUT,
         no_backward(
             Y,
             "y is right and gradients are missing: they end at a collective of torch.distributed, which has no "

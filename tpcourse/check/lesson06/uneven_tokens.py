@@ -9,7 +9,7 @@ import numpy as np
 from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named, agree
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson06.common import BORROWED, OVER_BUDGET, by_result, double_bytes, is_right, result_of, rules
+from tpcourse.check.lesson06.common import FIRST, OVER_BUDGET, by_result, double_bytes, is_right, result_of, rules
 from tpcourse.check.lesson06.recipe import D, Made, Shared, new_parts
 from tpcourse.check.misconceptions import Finding, Misconception
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
@@ -148,7 +148,7 @@ EXERCISE = Exercise(
     budget=budget,
     probe="lesson06.rank_uneven_tokens",
     misconceptions=(
-        BORROWED,
+        *FIRST,
         by_result(
             "mean of means",
             LOSS,

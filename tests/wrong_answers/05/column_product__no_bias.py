@@ -1,0 +1,17 @@
+# the bias has no part in y
+
+class Copy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, tp):
+        ctx.tp = tp
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        dx = dy.clone()
+        dist.all_reduce(dx, group=ctx.tp)
+        return dx, None
+
+
+def column_product(x, weight, bias, tp):
+    return Copy.apply(x, tp) @ weight.T

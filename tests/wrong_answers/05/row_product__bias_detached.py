@@ -1,0 +1,16 @@
+# the bias has no part in y, or it was detached
+
+class Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, partial, tp):
+        total = partial.clone()
+        dist.all_reduce(total, group=tp)
+        return total
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy, None
+
+
+def row_product(x, weight, bias, tp):
+    return Sum.apply(x @ weight.T, tp) + bias.detach()

@@ -1,0 +1,54 @@
+"""The mistakes of `vocabulary_loss`, played rank by rank. Torch is imported late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tpcourse.check.evidence import Evidence
+
+
+def played(*mistakes: str) -> Any:
+    """The loss with some mistakes: own max, sum or softmax; a clamped, wrapped or first column for other targets;
+    sums both ways.
+    """
+
+    def way(evidence: Evidence) -> list[Any]:
+        from tpcourse.check.lesson05 import devices
+
+        add = devices.sum_sum if "both ways" in mistakes else devices.sum_copy
+        widths = [given["logits"].array.shape[1] for given in evidence.inputs]
+        starts = [sum(widths[:rank]) for rank in range(evidence.p)]
+
+        def forward(ranks: list[Any]) -> list[Any]:
+            shifted = _shifted([r["logits"] for r in ranks], mistakes)
+            sums = [s.exp().sum(-1) for s in shifted]
+            sums = sums if "own sum" in mistakes else add(sums)
+            picked = [_picked(s, r["targets"], start, mistakes) for s, r, start in zip(shifted, ranks, starts)]
+            return [(total.log() - own).mean() for total, own in zip(sums, add(picked), strict=True)]
+
+        return devices.on_ranks(evidence.inputs, forward, summed=())
+
+    return way
+
+
+def _shifted(logits: list[Any], mistakes: tuple[str, ...]) -> list[Any]:
+    """Logits less the largest of each token, of all ranks' or of the rank's own; or a softmax of the rank's own."""
+    import torch
+
+    if "own softmax" in mistakes:
+        return [own.log_softmax(-1) for own in logits]
+    tops = [own.detach().amax(-1) for own in logits]
+    top = torch.stack(tops).amax(0)
+    return [own - (mine if "own max" in mistakes else top)[:, None] for own, mine in zip(logits, tops, strict=True)]
+
+
+def _picked(shifted: Any, targets: Any, start: int, mistakes: tuple[str, ...]) -> Any:
+    width = shifted.shape[1]
+    index = targets - start
+    mine = (index >= 0) & (index < width)
+    if "clamped" in mistakes or "first column" in mistakes:
+        index = index.clamp(0, width - 1) if "clamped" in mistakes else index.where(mine, 0 * index)
+        return shifted.gather(1, index[:, None])[:, 0]
+    if "wrapped" in mistakes:
+        return shifted.gather(1, (index % width)[:, None])[:, 0]
+    return shifted.gather(1, index.where(mine, 0 * index)[:, None])[:, 0] * mine
