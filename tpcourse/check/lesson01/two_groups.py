@@ -112,7 +112,7 @@ EXERCISE = Exercise(
         Misconception(
             "world",
             lambda f: "world" in _axes(f),
-            "A sum runs over the world: ranks that are in neither group were never asked to take part in it.",
+            "A call runs over the world: a rank that is in neither group never makes it, and the others wait for it.",
             "Pass `group=tp` with the activation and `group=dp` with the gradient.",
         ),
         Misconception(

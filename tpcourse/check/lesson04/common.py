@@ -31,6 +31,11 @@ def of_mean(given: dict[str, Any], weights: dict[str, np.ndarray] | None = None)
         return [gradient / np.float64(given["y"].size) for gradient in of_sum(given, weights)]
 
 
+def _outside(evidence: Evidence) -> bool:
+    """Whether some call left the group that was given."""
+    return any(tuple(e.group) != evidence.case.members for outcome in evidence.outcomes for e in calls_of(outcome))
+
+
 def added(rows: Iterable[Gradients], factor: float = 1.0) -> Gradients:
     """Their sum, times a factor."""
     return [factor * sum(parts) for parts in zip(*rows, strict=True)]
@@ -131,6 +136,12 @@ COMMON = (
         "operation",
         "The values are right, and another collective brought them: gradients have to be averaged, not gathered.",
         "One `dist.all_reduce` of each gradient, or of each bucket, is all that has to travel.",
+    ),
+    Misconception(
+        "no group",
+        lambda finding: _outside(finding.evidence),
+        "A call lacks `group=` and goes over the world: ranks outside the group never make it, and the others wait.",
+        "Pass `group=group` to every call.",
     ),
 )
 
