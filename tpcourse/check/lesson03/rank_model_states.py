@@ -166,4 +166,6 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Tensor) and value.numel() == 1:
         return value.item()
+    if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
+        return value.item()
     return value if value is None or isinstance(value, bool | int | float) else repr(value)[:60]

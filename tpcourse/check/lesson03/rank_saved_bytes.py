@@ -100,6 +100,7 @@ def counts(block: nn.Module, x: Tensor) -> dict[str, list[int]]:
         "every time": [_storages(own)],
         "views": [_sizes(_first(own)), _sizes(_last(own)), _sizes(_by_start(own))],
         "parameters": [_storages(_first(tensors)), _storages(tensors)],
+        "input": [_storages(_first(own)) - x.untyped_storage().nbytes()],
         "outputs": [
             _sizes(outputs),
             _sizes([*outputs, x]),

@@ -56,6 +56,11 @@ EXERCISE = Weighing(
             "Count `tensor.untyped_storage().nbytes()`, not `tensor.nbytes`.",
         ),
         Mistake(
+            gives("input"),
+            "x is left out: autograd keeps it as well, as long as the first operation needs it in backward.",
+            "Leave out the parameters' storages only.",
+        ),
+        Mistake(
             gives("outputs"),
             "These are the outputs of the modules. Autograd keeps what operations need in backward: inputs too, masks, "
             "and nothing of what no backward reads.",
