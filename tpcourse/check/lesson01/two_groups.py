@@ -88,6 +88,22 @@ def _one_not_summed(finding: Finding) -> bool:
     )
 
 
+def _crossed(evidence: Evidence) -> list[Any]:
+    """The activation summed over dp and the gradient over tp."""
+    pairs = (("activation", "dp"), ("gradient", "tp"))
+    ranks = range(evidence.p)
+    return [[_sum(evidence.case, evidence.inputs, name, axis, rank) for name, axis in pairs] for rank in ranks]
+
+
+def _averaged(finding: Finding) -> bool:
+    """One of the two, or both, is the mean over its group."""
+    evidence, by = finding.evidence, {axis: len(parts[0]) for axis, parts in finding.evidence.case.groups.items()}
+    means = [[total / p for total, p in zip(row, (by["tp"], by["dp"]), strict=True)] for row in evidence.expected]
+    mixed = zip(evidence.expected, means, strict=True)
+    either = [[(a, n), (m, b), (m, n)] for (a, b), (m, n) in mixed]
+    return any(evidence.would_give([list(row[way]) for row in either]) for way in range(3))
+
+
 def _swapped(evidence: Evidence) -> list[Any]:
     return [output[::-1] for output in evidence.expected]
 
@@ -140,6 +156,18 @@ EXERCISE = Exercise(
             _one_not_summed,
             "One of the two comes back as it was given: its sum was left out, or it was not waited for.",
             "Both sums are needed, whatever their order.",
+        ),
+        by_outputs(
+            "crossed",
+            _crossed,
+            "The groups are exchanged: the activation is summed over dp and the gradient over tp.",
+            "`group=tp` with the activation, `group=dp` with the gradient.",
+        ),
+        Misconception(
+            "average",
+            _averaged,
+            "A result is the average over its group: the sum, divided by the number of ranks.",
+            "Both are sums here: leave `op` as it is, and divide nothing.",
         ),
         by_outputs(
             "swapped",
