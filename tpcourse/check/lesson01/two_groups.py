@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Budget
+from tpcourse.check.budget import Budget, first_fault
 from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson04.common import all_waited
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault, by_outputs
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
@@ -57,7 +58,8 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     for name, axis in (("activation", "tp"), ("gradient", "dp")):
         p, num_bytes = len(case.groups[axis][0]), inputs[0][name].nbytes
         calls.append(("all_reduce", axis, -(-2 * (p - 1) * num_bytes // p)))
-    return Budget(calls=tuple(calls))
+    allowed = Budget(calls=tuple(calls))
+    return Budget(judge=lambda evidence: first_fault(evidence, allowed) or all_waited(evidence))
 
 
 def _ops(finding: Finding) -> set[str]:
@@ -117,6 +119,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    probe="lesson04.rank_handles",
     may_change=("activation", "gradient"),
     misconceptions=(
         Misconception(
@@ -130,6 +133,12 @@ EXERCISE = Exercise(
             lambda f: "world" in _axes(f),
             "A call runs over the world: a rank that is in neither group never makes it, and the others wait for it.",
             "Pass `group=tp` with the activation and `group=dp` with the gradient.",
+        ),
+        Misconception(
+            "handles",
+            lambda f: f.fault_kind == "handles",
+            "One of the two sums was begun and not waited for: what is returned may still be without it.",
+            "Keep both handles, and `wait` on each before you return.",
         ),
         Misconception(
             "still crosswise",

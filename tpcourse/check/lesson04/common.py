@@ -60,7 +60,7 @@ def rules(*more: Rule, ops: tuple[str, ...] = ("all_reduce",), num_calls: int, n
             fault = fault or _size_fault(evidence, rank, calls_of(outcome), num_calls, num_bytes, given)
             if fault:
                 return fault
-        return next((fault for rule in more if (fault := rule(evidence))), None)
+        return next((fault for rule in (*more, all_waited) if (fault := rule(evidence))), None)
 
     return judge
 
@@ -89,6 +89,14 @@ def _size_fault(
             return Fault("bytes", f"rank {rank} puts {carried[op]} bytes into {op}, the budget is {most}")
     if len(calls) > num_calls:
         return Fault("calls", f"rank {rank} makes {len(calls)} calls, the budget is {num_calls}")
+    return None
+
+
+def all_waited(evidence: Evidence) -> Fault | None:
+    """The fault of an answer that returns before its own asynchronous calls have ended; `rank_handles` counts them."""
+    for rank, outcome in enumerate(evidence.outcomes):
+        if left := outcome.facts.get("unwaited"):
+            return Fault("handles", f"rank {rank} returns without a wait for {left} of its calls")
     return None
 
 
@@ -136,6 +144,12 @@ COMMON = (
         "operation",
         "The values are right, and another collective brought them: gradients have to be averaged, not gathered.",
         "One `dist.all_reduce` of each gradient, or of each bucket, is all that has to travel.",
+    ),
+    Misconception(
+        "handles",
+        lambda finding: finding.fault_kind == "handles",
+        "Not every handle is waited for: that a later sum has ended does not say that an earlier one has.",
+        "Keep the handle of every call, and `wait` on each before you read what it brings.",
     ),
     Misconception(
         "no group",

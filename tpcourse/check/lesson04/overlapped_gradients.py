@@ -61,8 +61,7 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     left.
     """
     calls = -(-NUM_BYTES // case.sizes["bucket_bytes"])
-    more = (_early, _asynchronous, _all_waited, _hooks_removed)
-    return Budget(judge=rules(*more, num_calls=calls, num_bytes=NUM_BYTES))
+    return Budget(judge=rules(_early, _asynchronous, _hooks_removed, num_calls=calls, num_bytes=NUM_BYTES))
 
 
 def _before_mark(outcome: Any) -> list[Any]:
@@ -90,13 +89,6 @@ def _asynchronous(evidence: Evidence) -> Fault | None:
 def _waited_before(event: Any, outcome: Any) -> bool:
     mark = next(e for e in outcome.events if e.function == MARK)
     return event.wait_begin_s is not None and event.wait_begin_s < mark.begin_s
-
-
-def _all_waited(evidence: Evidence) -> Fault | None:
-    for rank, outcome in enumerate(evidence.outcomes):
-        if left := outcome.facts.get("unwaited"):
-            return Fault("handles", f"rank {rank} returns without a wait for {left} of its calls")
-    return None
 
 
 def _hooks_removed(evidence: Evidence) -> Fault | None:
@@ -141,7 +133,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
-    probe="lesson04.rank_overlapped_gradients",
+    probe="lesson04.rank_handles",
     misconceptions=(
         *COMMON,
         Misconception(
@@ -158,12 +150,6 @@ EXERCISE = Exercise(
             "right.bias of another.",
             "Decide before backward what each bucket holds, from `model.parameters()` alone; the hooks only count, "
             "and a full bucket waits until all before it have left.",
-        ),
-        Misconception(
-            "handles",
-            lambda f: f.fault_kind == "handles",
-            "Not every handle is waited for: that a later sum has ended does not say that an earlier one has.",
-            "Keep the handle of every bucket, and call `wait` on each before you read what it brings.",
         ),
         by_fault(
             "late",

@@ -13,7 +13,7 @@ OTHER_WAITS = {"get_future", "is_completed"}  # nothing tells of these
 
 
 def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome) -> Any:
-    """The gradients; how many calls nobody waited for, and how many parameters still have a hook."""
+    """What it returns; how many calls nobody waited for, and how many of a model's parameters still have a hook."""
     outcome.borrowed = borrowed_kernel(answer)
     waited: set[int] = set()
     with following(lambda work, _: waited.add(id(work)), any_thread=True) as works:
@@ -21,7 +21,8 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
         left = [work for work, events in works if id(work) not in waited and _is_own(events)]
     names = set(names_in(answer.__code__)) if hasattr(answer, "__code__") else set()
     outcome.facts["unwaited"] = len(left) if names.isdisjoint(OTHER_WAITS) else 0
-    hooks = [getattr(w, "_post_accumulate_grad_hooks", None) for w in given["model"].parameters()]
+    weights = given["model"].parameters() if "model" in given else ()
+    hooks = [getattr(w, "_post_accumulate_grad_hooks", None) for w in weights]
     outcome.facts["hooks"] = sum(bool(some) for some in hooks)
     return result
 
