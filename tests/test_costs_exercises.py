@@ -15,7 +15,7 @@ from tpcourse.authoring.source import read_source
 from tpcourse.check import calculation
 from tpcourse.check.calculation import BORROWED, CALCULATIONS, attempt, find_calculation, near, shown
 from tpcourse.check.lesson02 import predict as prediction
-from tpcourse.costs import Measurement
+from tpcourse.costs import MODELS, Measurement
 
 ROOT = Path(__file__).parents[1]
 SOLUTION = read_source(ROOT / "solutions" / "src" / "02_cost.py")
@@ -223,4 +223,51 @@ def test_results_agree_up_to_rounding_whatever_holds_them(a, b, same):
 
 
 def test_values_are_shown_in_few_words():
-    assert shown(([1.0, 2.0, 3.0, 4.0, 5.0], 0.123456)) == "[1, 2, 3, 4, ...], 0.1235"
+    assert shown(([1.0, 2.0, 3.0, 4.0, 5.0], 0.123456)) == "([1, 2, 3, 4, ...], 0.1235)"
+    rows = [("all_reduce", 4096, 2.4861e-4)] * 6
+    assert shown(rows) == "[(all_reduce, 4,096, 0.0002486), (all_reduce, 4,096, 0.0002486), ...]"
+    assert shown(MODELS["Llama 3 8B"]).startswith("(D = 4,096, F = 14,336, H = 32, kv_heads = 8, K = 128")
+    assert shown(np.array(2.0)) == "2.0"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_failed_check_names_each_input(notebook, name):
+    exec(f"def {name}(*arguments):\n    return -1", notebook)
+    text = re.sub(r"\s+", " ", str(failure(name)))
+    assert all(f"{argument} = " in text for argument in find_calculation(name).arguments)
+
+
+@pytest.mark.parametrize("rounded", ["math.ceil(n)", "round(n)", "n", "round(n, 3)"])
+def test_a_bucket_of_whole_bytes_is_as_good_if_no_rest_is_left(notebook, rounded):
+    run_all(notebook, SOLUTION)
+    answer = "import math\nexact = bucket_bytes\ndef bucket_bytes(*numbers):\n    n = exact(*numbers)\n    return "
+    exec(answer + rounded, notebook)
+    for _ in range(10):
+        check.exercise(NoRanks(), "bucket_bytes")
+
+
+def test_a_last_bucket_of_few_bytes_is_told_with_its_cost(notebook):
+    exec((ROOT / "tests" / "wrong_answers" / "02" / "bucket_bytes__rest.py").read_text("utf-8"), notebook)
+    text = re.sub(r"\s+", " ", str(failure("bucket_bytes")))
+    assert re.search(r"makes \d+ buckets, the last of \d+ bytes, and it costs alpha like the others", text)
+
+
+STRANGE = [
+    "None", "()", "(1, 2)", "[]", "[1, 2]", "{}", "{2: 1}", "'25'", "1j", "object()", "print", "np.ones(2)",
+    "np.array(1)", "[np.ones(2), np.ones(2)]", "[np.ones(2)] * 18", "[None] * 18", "[[1]] * 18",
+    "({2: np.ones(2)}, np.ones(2))",
+    "({}, None)", "torch.ones(2)", "[torch.ones(2)] * 18", "(torch.ones(2), None)", "10 ** 400", "iter([1])", "dict",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("result", STRANGE)
+def test_whatever_comes_back_is_a_failed_check_and_no_error(notebook, name, result):
+    exec(f"import numpy as np\nimport torch\ndef {name}(*arguments):\n    return {result}", notebook)
+    found = failure(name)
+    assert found.state == "failed" and " gives " in str(found) or " predicts " in str(found), str(found)
+
+
+def test_arguments_that_cannot_be_compared_any_more_were_changed(notebook):
+    exec("import numpy as np\ndef fit_line(sizes, times):\n    sizes[0] = np.ones(2)\n    return 1, 1", notebook)
+    assert "changes its arguments" in re.sub(r"\s+", " ", str(failure("fit_line")))

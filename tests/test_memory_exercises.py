@@ -41,9 +41,9 @@ def test_there_is_an_answer_and_a_check_for_every_exercise():
     assert checks == [f'check.exercise(ranks, "{name}")' for name in WEIGHINGS]
 
 
-def test_every_exercise_has_three_to_six_wrong_answers():
+def test_every_exercise_has_three_to_nine_wrong_answers():
     counts = [sum(exercise_of(path) == name for path in WRONG) for name in WEIGHINGS]
-    assert all(3 <= count <= 6 for count in counts)
+    assert all(3 <= count <= 9 for count in counts)
     assert sum(counts) == len(WRONG)
 
 
@@ -166,3 +166,30 @@ def test_each_axis_is_judged_and_the_first_mistake_that_shows_everywhere_is_name
     assert "rank 1: 6,000 bytes are held, the budget is 5" in str(failed)
     assert failed.state == "failed"
     assert judge(spec, [{"stubbed": True}]).state == "not started"
+
+
+STRANGE = [
+    "None", "()", "(1, 2)", "[1, 2]", "{}", "{'parameter': []}", "'25'", "1j", "print", "np.ones(2)", "torch.ones(2)",
+    "[torch.ones(2)]", "{'gradient': torch.ones(2)}", "10 ** 400", "iter([1])", "torch.ones(2).bool()",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WEIGHINGS)
+def test_whatever_comes_back_is_a_failed_check_and_no_error(ranks, name):
+    for result in STRANGE:
+        ranks.run_cell(f"import numpy as np\ndef {name}(*arguments):\n    return {result}")
+        found = failure(ranks, name)
+        assert found.state == "failed" and " raised " not in str(found), str(found)
+        assert ("is a `return` missing?" in str(found)) == (result == "None"), str(found)
+
+
+def test_a_list_of_losses_is_told_as_a_list(ranks):
+    ranks.run_cell("def train_steps(model, optimizer, batches):\n    return [1.0]")
+    text = str(failure(ranks, "train_steps"))
+    assert "a list was returned, not a tensor" in text and "torch.stack(losses)" in text
+
+
+def test_a_count_may_be_a_number_of_numpy(ranks, capsys):
+    ranks.run_cell(answers(SOLUTION)["saved_bytes"] + "\nimport numpy as np\nplain = saved_bytes\n")
+    ranks.run_cell("def saved_bytes(block, x):\n    return np.int64(plain(block, x))")
+    check.exercise(ranks, "saved_bytes")

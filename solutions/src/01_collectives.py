@@ -11,7 +11,8 @@
 #   the rank in the world.
 # - Messages are `dist.isend`, `dist.irecv` or `dist.batch_isend_irecv`; or `exchange(outgoing, to, incoming, from_,
 #   group=group)` from `tpcourse.wire`, which sends one tensor while it fills another and takes places in the group.
-#   `send(x, to=..., group=group)` and `receive(into, from_=..., group=group)` do one half of it.
+#   `send(x, to=..., group=group)` and `receive(into, from_=..., group=group)` do one half of it. `dist.isend` and
+#   `dist.irecv` take ranks of the world; their `group_dst=` and `group_src=` are places in the group.
 # - A check runs your function on groups of 2, 3 and 4 ranks where there are as many, with new random inputs each
 #   time. It compares the values with the one-device answer, and the messages in the ledger with the budget. What your
 #   function prints is not shown by a check; call it in a cell of your own to look at it.
@@ -264,7 +265,7 @@ check.exercise(ranks, "tree_broadcast")
 #
 # Write `pairwise_all_to_all(pieces, sizes, group)`. `pieces` is a list of p tensors: `pieces[q]`, one-dimensional, is for rank q. All
 # lengths differ. `sizes[q]` is the length of what rank q has for this rank. Return the list of p tensors that are for this rank, the one
-# from rank q in place q, the rank's own piece among them.
+# from rank q in place q, the rank's own piece among them, each in memory of its own.
 #
 # Budget: p-1 messages for each rank, each piece for another rank sent once and straight to it.
 
@@ -334,7 +335,8 @@ check.exercise(ranks, "pairwise_all_to_all")
 # Repair it: return the `activation` summed over `tp` and the `gradient` summed over `dp`. The arguments may be changed in place. To see the
 # fault first, copy the function into the answer as it is, and run the check: it takes five seconds, and the report says who waits for whom.
 #
-# Budget: one `dist.all_reduce` on `tp` and one on `dp`, begun in the same order on every rank.
+# Budget: one `dist.all_reduce` on `tp` and one on `dp`, begun in the same order on every rank, both waited
+# for before you return.
 
 # %% nbgrader={"grade": false, "grade_id": "two_groups", "locked": false, "schema_version": 3, "solution": true, "task": false}
 # %%px

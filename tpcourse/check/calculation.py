@@ -8,7 +8,7 @@ import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from types import FrameType
 from typing import Any
 
@@ -50,7 +50,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Calculation:
-    """All that a check knows of an answer: inputs, what is right, the course's own module, and wrong ideas.
+    """All that a check knows of an answer: inputs and their names, what is right, the course's module, wrong ideas.
 
     `fault(result, *arguments)` is empty for a right result, else a sentence part. `on_ranks(ranks, answer)` adds a
     line that holds the answer against a run.
@@ -58,6 +58,7 @@ class Calculation:
 
     name: str
     values: str
+    arguments: tuple[str, ...]
     cases: Callable[[np.random.Generator], Sequence[tuple[Any, ...]]]
     fault: Callable[..., str]
     own: str
@@ -115,19 +116,28 @@ def attempt(spec: Calculation, answer: Callable[..., Any], arguments: tuple[Any,
     """One call of the answer, with copies of the arguments; what it raises, prints or changes is part of the trial."""
     given = copy.deepcopy(arguments)
     seen: list[str] = []
+    where = ", ".join(f"{name} = {shown(value)}" for name, value in zip(spec.arguments, arguments, strict=True))
     try:
         with capture_output(), _watched(spec.own, seen):
             result = answer(*given)
     except NotImplementedError:
         raise
     except Exception as error:  # whatever it raises is a wrong answer
-        return Trial(arguments, None, f"raised {type(error).__name__}: {error} (for {shown(arguments)})", raised=True)
+        return Trial(arguments, None, f"raised {type(error).__name__}: {error} (for {where})", raised=True)
     if seen:
         return Trial(arguments, result, f"calls {seen[0]}; this exercise writes it", borrowed=True)
     if not _equal(given, arguments):
-        return Trial(arguments, result, f"changes its arguments (given {shown(arguments)})")
-    fault = spec.fault(result, *arguments)
-    return Trial(arguments, result, f"{fault} (for {shown(arguments)})" if fault else "")
+        return Trial(arguments, result, f"changes its arguments (given {where})")
+    fault = _fault(spec, result, arguments)
+    return Trial(arguments, result, f"{fault} (for {where})" if fault else "")
+
+
+def _fault(spec: Calculation, result: Any, arguments: tuple[Any, ...]) -> str:
+    """What is wrong with a result, also with one that cannot be compared."""
+    try:
+        return spec.fault(result, *arguments)
+    except Exception:  # whatever it is, it is no right answer
+        return f"gives {shown(result)}, and that is not what the task asks for"
 
 
 @contextmanager
@@ -157,9 +167,12 @@ def likely(spec: Calculation, failed: Sequence[Trial]) -> Mistake | None:
 
 
 def _explains(spec: Calculation, mistake: Mistake, trial: Trial) -> bool:
-    if mistake.shows is not None:
-        return mistake.shows(trial)
-    return mistake.gives is not None and spec.same(trial.result, mistake.gives(*trial.arguments))
+    try:
+        if mistake.shows is not None:
+            return bool(mistake.shows(trial))
+        return mistake.gives is not None and spec.same(trial.result, mistake.gives(*trial.arguments))
+    except Exception:  # a result that nobody can compare
+        return False
 
 
 def near(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
@@ -171,20 +184,29 @@ def near(a: Any, b: Any, tolerance: float = 1e-6) -> bool:
         return alike and all(near(x, y, tolerance) for x, y in zip(a, b, strict=True))
     try:
         return bool(abs(float(a) - float(b)) <= tolerance * abs(float(b)))
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         return False
 
 
 def shown(value: Any) -> str:
-    """A value in few words: numbers to four digits, long lists cut."""
-    if isinstance(value, tuple | list | np.ndarray):
-        items = [shown(item) for item in value[:4]] + ["..."] * (len(value) > 4)
-        return f"[{', '.join(items)}]" if not isinstance(value, tuple) else ", ".join(items)
+    """A value in few words: other numbers than whole ones to four digits, long lists and texts cut."""
+    if isinstance(value, tuple | list) or (isinstance(value, np.ndarray) and value.ndim):
+        return f"({listed(value)})" if isinstance(value, tuple) else f"[{listed(value)}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{key}: {shown(item)}' for key, item in value.items())}}}"
+        items = [f"{shown(key)}: {shown(item)}" for key, item in list(value.items())[:4]]
+        return f"{{{', '.join(items + ['...'] * (len(value) > 4))}}}"
+    if is_dataclass(value) and not isinstance(value, type):
+        numbers = ((each.name, getattr(value, each.name)) for each in fields(value))
+        return f"({', '.join(f'{name} = {shown(n)}' for name, n in numbers if isinstance(n, int | float))})"
     if isinstance(value, float | int) and not isinstance(value, bool):
-        return f"{value:.4g}"
-    return str(getattr(value, "name", value))[:60]
+        return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    return str(value)[:60]
+
+
+def listed(values: Any) -> str:
+    """Values one after another; of a long list the first four, of lists in it the first two."""
+    most = 2 if any(isinstance(item, tuple | list) for item in values) and len(values) > 4 else 4
+    return ", ".join([shown(item) for item in values[:most]] + ["..."] * (len(values) > most))
 
 
 def _equal(a: Any, b: Any) -> bool:
@@ -192,4 +214,4 @@ def _equal(a: Any, b: Any) -> bool:
         return np.array_equal(a, b)
     if isinstance(a, list | tuple):
         return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)
+    return type(a) is type(b) and bool(a == b)

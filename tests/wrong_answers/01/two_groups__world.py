@@ -1,4 +1,4 @@
-# A sum runs over the world
+# A call runs over the world
 
 
 def two_groups(activation, gradient, gradient_first, tp, dp):

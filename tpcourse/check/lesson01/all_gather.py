@@ -75,6 +75,12 @@ def _too_few(finding: Finding) -> bool:
     return evidence.finished and not evidence.right and all(len(o.sends) < evidence.p - 1 for o in evidence.outcomes)
 
 
+def _too_many(finding: Finding) -> bool:
+    evidence = finding.evidence
+    over = evidence.right and finding.fault_kind in ("bytes", "messages")
+    return over and all(len(outcome.sends) == evidence.p for outcome in evidence.outcomes)
+
+
 EXERCISE = Exercise(
     name="ring_all_gather",
     values="every rank returns all pieces, in the order of the ranks",
@@ -117,6 +123,13 @@ EXERCISE = Exercise(
             "Every place holds the piece that arrived last: one buffer was kept for all steps, and "
             "overwritten in each.",
             "Copy what arrived to its place before the next step, or receive straight into the place.",
+        ),
+        Misconception(
+            "step too many",
+            _too_many,
+            "The values are right, and there is one step too many: in the last one each rank sends a piece to the rank "
+            "that it came from.",
+            "A piece needs p-1 steps to reach the rank that is furthest away: `for step in range(p - 1)`.",
         ),
         by_fault(
             "sends all",

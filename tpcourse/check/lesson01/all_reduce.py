@@ -170,9 +170,10 @@ EXERCISE = Exercise(
         Misconception(
             "single shares",
             _single_shares,
-            "Every element is that of one single rank: chunks travelled round the ring and nothing "
-            "was added to them.",
-            "In the first p-1 steps add what arrives to the own chunk; in the last p-1 steps copy it.",
+            "Every element is that of one single rank: nothing was added to the chunks, or the second phase passes on "
+            "chunks in which no sum ended.",
+            "In the first p-1 steps add what arrives to the own chunk. The chunk that the last of them completes is "
+            "the first to be passed on; then copy what arrives.",
         ),
         Misconception(
             "overwrites",

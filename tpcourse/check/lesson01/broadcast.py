@@ -74,12 +74,13 @@ def _star(finding: Finding) -> bool:
 def _powers_only(finding: Finding) -> bool:
     """Fails at 3 ranks and passed at 2."""
     evidence = finding.evidence
-    return bool(evidence.p & (evidence.p - 1)) and any(o.right and o.p == 2 for o in finding.others)
+    others = any(other.right and other.p == 2 for other in finding.others)
+    return others and not evidence.right and bool(evidence.p & (evidence.p - 1))
 
 
 def _root_zero_only(finding: Finding) -> bool:
-    passed = [other for other in finding.others if other.case.sizes["root"] == 0]
-    return _root(finding.evidence) != 0 and bool(passed) and all(other.right for other in passed)
+    evidence, passed = finding.evidence, [other for other in finding.others if other.case.sizes["root"] == 0]
+    return not evidence.right and _root(evidence) != 0 and bool(passed) and all(other.right for other in passed)
 
 
 EXERCISE = Exercise(

@@ -61,7 +61,11 @@ def _without_own(evidence: Evidence) -> list[np.ndarray]:
 
 def _never_added(finding: Finding) -> bool:
     chunks, p = _chunks(finding.evidence.inputs), finding.evidence.p
-    return any(finding.evidence.would_give([chunks[(r + by) % p, r] for r in range(p)]) for by in range(p))
+    return any(finding.evidence.would_give([chunks[(r + by) % p, r] for r in range(p)]) for by in range(1, p))
+
+
+def _own_chunks(evidence: Evidence) -> list[np.ndarray]:
+    return [chunks[rank] for rank, chunks in enumerate(_chunks(evidence.inputs))]
 
 
 def _middle_lost(evidence: Evidence) -> list[np.ndarray]:
@@ -97,6 +101,19 @@ EXERCISE = Exercise(
             "The last addition is missing: each sum lacks the share of the rank that holds it.",
             "What arrives in the last step has passed every other rank; add this rank's own chunk to "
             "it as well.",
+        ),
+        by_outputs(
+            "average",
+            lambda e: [total / e.p for total in e.expected],
+            "The result is the average: it is the sum divided by p.",
+            "A reduce-scatter adds; who wants the average divides afterwards.",
+        ),
+        by_outputs(
+            "another chunk",
+            _own_chunks,
+            "Each rank returns chunk r of its own x as it was: the sums ended in another chunk than the one returned, "
+            "or nothing was added at all.",
+            "Chunk r ends on rank r if rank r sends chunk (r - 1) mod p in the first step and adds what arrives.",
         ),
         Misconception(
             "never adds",

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from tpcourse.check.budget import Budget
+from tpcourse.check.budget import Budget, first_fault
 from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson04.common import all_waited
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault, by_outputs
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
@@ -57,7 +58,8 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     for name, axis in (("activation", "tp"), ("gradient", "dp")):
         p, num_bytes = len(case.groups[axis][0]), inputs[0][name].nbytes
         calls.append(("all_reduce", axis, -(-2 * (p - 1) * num_bytes // p)))
-    return Budget(calls=tuple(calls))
+    allowed = Budget(calls=tuple(calls))
+    return Budget(judge=lambda evidence: first_fault(evidence, allowed) or all_waited(evidence))
 
 
 def _ops(finding: Finding) -> set[str]:
@@ -88,6 +90,22 @@ def _one_not_summed(finding: Finding) -> bool:
     )
 
 
+def _crossed(evidence: Evidence) -> list[Any]:
+    """The activation summed over dp and the gradient over tp."""
+    pairs = (("activation", "dp"), ("gradient", "tp"))
+    ranks = range(evidence.p)
+    return [[_sum(evidence.case, evidence.inputs, name, axis, rank) for name, axis in pairs] for rank in ranks]
+
+
+def _averaged(finding: Finding) -> bool:
+    """One of the two, or both, is the mean over its group."""
+    evidence, by = finding.evidence, {axis: len(parts[0]) for axis, parts in finding.evidence.case.groups.items()}
+    means = [[total / p for total, p in zip(row, (by["tp"], by["dp"]), strict=True)] for row in evidence.expected]
+    mixed = zip(evidence.expected, means, strict=True)
+    either = [[(a, n), (m, b), (m, n)] for (a, b), (m, n) in mixed]
+    return any(evidence.would_give([list(row[way]) for row in either]) for way in range(3))
+
+
 def _swapped(evidence: Evidence) -> list[Any]:
     return [output[::-1] for output in evidence.expected]
 
@@ -101,6 +119,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    probe="lesson04.rank_handles",
     may_change=("activation", "gradient"),
     misconceptions=(
         Misconception(
@@ -112,8 +131,14 @@ EXERCISE = Exercise(
         Misconception(
             "world",
             lambda f: "world" in _axes(f),
-            "A sum runs over the world: ranks that are in neither group were never asked to take part in it.",
+            "A call runs over the world: a rank that is in neither group never makes it, and the others wait for it.",
             "Pass `group=tp` with the activation and `group=dp` with the gradient.",
+        ),
+        Misconception(
+            "handles",
+            lambda f: f.fault_kind == "handles",
+            "One of the two sums was begun and not waited for: what is returned may still be without it.",
+            "Keep both handles, and `wait` on each before you return.",
         ),
         Misconception(
             "still crosswise",
@@ -140,6 +165,18 @@ EXERCISE = Exercise(
             _one_not_summed,
             "One of the two comes back as it was given: its sum was left out, or it was not waited for.",
             "Both sums are needed, whatever their order.",
+        ),
+        by_outputs(
+            "crossed",
+            _crossed,
+            "The groups are exchanged: the activation is summed over dp and the gradient over tp.",
+            "`group=tp` with the activation, `group=dp` with the gradient.",
+        ),
+        Misconception(
+            "average",
+            _averaged,
+            "A result is the average over its group: the sum, divided by the number of ranks.",
+            "Both are sums here: leave `op` as it is, and divide nothing.",
         ),
         by_outputs(
             "swapped",

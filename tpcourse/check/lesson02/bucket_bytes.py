@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import ceil, isfinite, sqrt
+from math import ceil, floor, isfinite, sqrt
 from numbers import Real
 
 import numpy as np
@@ -21,7 +21,17 @@ def cases(generator: np.random.Generator) -> list[Numbers]:
     fast = (1e9 * u[0], 0.1 * u[1], 1e-4 * u[2], 1e-11)
     slow = (1e9 * u[3], 0.1 * u[4], 5e-4 * u[5], 2 * 0.1 * u[4] / (1e9 * u[3]))
     small = (1e5 * u[6], 1e-3 * u[7], 4e-3 * u[8], 1e-9)
-    return [tuple(float(x) for x in row) for row in (fast, slow, small)]  # type: ignore[misc]
+    return [(_parted(float(n), *map(float, rest)), *map(float, rest)) for n, *rest in (fast, slow, small)]  # type: ignore
+
+
+def _parted(gradient_bytes: float, *rest: float) -> int:
+    """A whole number of bytes near this one, whose share in the best number of buckets rounds up."""
+    n = int(gradient_bytes)
+    while True:
+        count = round(n / best(n, *rest))
+        if count == 1 or n % count > count / 2:
+            return n
+        n += 1
 
 
 def best(gradient_bytes: float, backward_s: float, alpha_s: float, beta_s_per_byte: float) -> float:
@@ -33,14 +43,31 @@ def fault(result: object, *numbers: float) -> str:
     """Within a tenth of the least exposed time, or both times."""
     gradient_bytes, backward_s, alpha_s, beta = numbers
     usable = isinstance(result, Real) and not isinstance(result, bool) and isfinite(result)
-    if not usable or not 0 < float(result) <= gradient_bytes * (1 + 1e-9):  # type: ignore[arg-type]
+    if not usable or not 0 < float(result) <= gradient_bytes + 1:  # type: ignore[arg-type]
         return f"gives {shown(result)}; a number of bytes above 0 and up to gradient_bytes was expected"
-    link, bucket = Link("", alpha_s, 1 / beta), min(float(result), gradient_bytes)  # type: ignore[arg-type]
-    ends = (finish_s(gradient_bytes, size, backward_s, link) - backward_s for size in (bucket, best(*numbers)))
-    mine, least = ends
+    bucket = min(float(result), gradient_bytes)  # type: ignore[arg-type]
+    mine, least = _exposed_s(bucket, *numbers), _exposed_s(best(*numbers), *numbers)
     if mine <= SLACK * least:
         return ""
+    if rest := _rest(bucket, *numbers):
+        count = floor(gradient_bytes / bucket) + 1
+        return f"makes {count} buckets, the last of {rest:.0f} bytes, and it costs alpha like the others"
     return f"buckets of {shown(result)} bytes end {1e3 * mine:.3g} ms after backward, the best {1e3 * least:.3g} ms"
+
+
+def _exposed_s(bucket: float, gradient_bytes: float, backward_s: float, alpha_s: float, beta: float) -> float:
+    return finish_s(gradient_bytes, bucket, backward_s, Link("", alpha_s, 1 / beta)) - backward_s
+
+
+def _rest(bucket: float, *numbers: float) -> float:
+    """The bytes of a last bucket without which this size would be good enough; else 0."""
+    count = floor(numbers[0] / bucket)
+    good = _exposed_s(numbers[0] / count, *numbers) <= SLACK * _exposed_s(best(*numbers), *numbers)
+    return numbers[0] - count * bucket if good else 0.0
+
+
+def _leaves_rest(trial: Trial) -> bool:
+    return bool(_rest(float(trial.result), *trial.arguments))
 
 
 def _one_bucket(gradient_bytes: float, *_: float) -> float:
@@ -74,10 +101,16 @@ def _too_small(trial: Trial) -> bool:
 EXERCISE = Calculation(
     name="bucket_bytes",
     values="the last sum ends as early as it can, on a fast link, on a slow one and for a small gradient",
+    arguments=("gradient_bytes", "backward_s", "alpha_s", "beta_s_per_byte"),
     cases=cases,
     fault=fault,
     own="tpcourse.costs.buckets",
     mistakes=(
+        Mistake(
+            "The buckets are a little too small, and a rest is left for one more: its few bytes cost alpha as well.",
+            "Return gradient_bytes / k as it is, or rounded up, `math.ceil`: then k buckets hold everything.",
+            shows=_leaves_rest,
+        ),
         Mistake(
             "One bucket holds everything, so nothing leaves before backward has ended, and all of it is exposed.",
             "Cut the gradient: a bucket may leave while backward still makes the next one.",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tpcourse.check.calculation import Calculation, Mistake, Trial, near, shown
+from tpcourse.check.calculation import Calculation, Mistake, Trial, listed, near, shown
 from tpcourse.costs.fitting import least_squares
 
 Pair = tuple[float, float]
@@ -35,7 +35,7 @@ def fault(result: object, sizes: Floats, times: Floats) -> str:
         return f"gives {shown(result)}; a pair, alpha and beta, was expected"
     if near(result, right):
         return ""
-    return f"gives alpha, beta = {shown(tuple(result))}; the least relative errors are at {shown(right)}"
+    return f"gives alpha, beta = {listed(result)}; the least relative errors are at {listed(right)}"
 
 
 def weighted(sizes: Floats, times: Floats, power: float) -> Pair:
@@ -68,6 +68,7 @@ def _bandwidth(sizes: Floats, times: Floats) -> Pair:
 EXERCISE = Calculation(
     name="fit_line",
     values="alpha and beta have the least squared relative errors, on exact and on scattered times",
+    arguments=("sizes", "times"),
     cases=cases,
     fault=fault,
     own="tpcourse.costs.fitting",

@@ -67,6 +67,10 @@ def _no_alpha(measured: Points, wanted: Wanted) -> list[float]:
     return [n * largest[op][1] / largest[op][0] for op, n in wanted]
 
 
+def _slope_only(measured: Points, wanted: Wanted) -> list[float]:
+    return [least_squares(*_of(measured, op))[1] * n for op, n in wanted]
+
+
 def _nearest(measured: Points, wanted: Wanted) -> list[float]:
     return [min((abs(n - m), t) for name, m, t in measured if name == op)[1] for op, n in wanted]
 
@@ -119,6 +123,7 @@ def measure(ranks: Any) -> tuple[list[Measurement], list[Measurement]]:
 EXERCISE = Calculation(
     name="predict",
     values="each operation is predicted by its own line, in the order that was asked, also beyond the largest size",
+    arguments=("measured", "wanted"),
     cases=cases,
     fault=fault,
     own="tpcourse.costs.fitting",
@@ -137,6 +142,11 @@ EXERCISE = Calculation(
             "The time is taken to be proportional to the size: a small message would cost next to nothing.",
             "t = alpha + beta n has two terms; the first is most of the time of a small message.",
             gives=_no_alpha,
+        ),
+        Mistake(
+            "alpha is missing: each prediction is its line's beta n, and too small by the start-up.",
+            "Add the alpha of the operation's line to beta n.",
+            gives=_slope_only,
         ),
         Mistake(
             "Each prediction is the time of the nearest size that was measured.",

@@ -63,17 +63,22 @@ def fault(result: object, *arguments: object) -> str:
     for p in RANKS:
         if not near(result[0].get(p), ratios[p]):
             return f"gives r = {shown(result[0].get(p))} at {p} ranks; it is {ratios[p]:.4g}"
-    return "" if result[1] == last else f"says that it pays up to {result[1]} ranks; it pays up to {last}"
+    return "" if near(result[1], last) else f"says that it pays up to {shown(result[1])} ranks; it pays up to {last}"
 
 
 def _first_above(trial: Trial) -> bool:
     result, (ratios, last) = trial.result, right_answer(*trial.arguments)
     pair = isinstance(result, tuple | list) and len(result) == 2
-    return pair and near(result[0], ratios) and result[1] != last
+    return pair and near(result[0], ratios) and not near(result[1], last)
 
 
 def _twice(model: Model, flops_per_s: float, bytes_per_s: float) -> Answer:
     return by_parts(model, flops_per_s, bytes_per_s, itemsize=4)
+
+
+def _inverse(model: Model, flops_per_s: float, bytes_per_s: float) -> Answer:
+    ratios, last = right_answer(model, flops_per_s, bytes_per_s)
+    return {p: 1 / r for p, r in ratios.items()}, last
 
 
 def _same(a: object, b: Answer) -> bool:
@@ -84,6 +89,7 @@ def _same(a: object, b: Answer) -> bool:
 EXERCISE = Calculation(
     name="tensor_parallel",
     values="r is right at 2, 4 and 8 ranks, and so is the largest group that multiplies longer than it talks",
+    arguments=("model", "flops_per_s", "bytes_per_s"),
     cases=cases,
     fault=fault,
     own="tpcourse.costs.products",
@@ -93,6 +99,11 @@ EXERCISE = Calculation(
             "The ratios are right. The number of ranks is not the largest of 2, 4 and 8 whose r is at most 1.",
             "Take the largest p with r <= 1, and 1 if there is none: then splitting never pays.",
             shows=_first_above,
+        ),
+        Mistake(
+            "The ratios are upside down: r is all communication over all products, and above 1 the link is too slow.",
+            "Divide the seconds of the collectives by the seconds of the products.",
+            gives=_inverse,
         ),
         Mistake(
             "Each rank multiplies the whole product; but the ranks share it, and each has a p-th part.",

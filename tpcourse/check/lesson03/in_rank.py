@@ -60,6 +60,13 @@ def borrowed(function: Any, seen: set[int]) -> str:
     return next((found for value in values if (found := borrowed(value, seen))), "")
 
 
+def kind_of(result: Any) -> str | None:
+    """What an answer returned, in words: "a tensor", "a list"; None for nothing."""
+    if result is None or isinstance(result, torch.Tensor):
+        return None if result is None else "a tensor"
+    return f"a {type(result).__name__}"
+
+
 def seeded(seed: int) -> None:
     """The same random numbers for every run of a trial, on the CPU and on a GPU."""
     torch.manual_seed(seed)

@@ -62,6 +62,11 @@ EXERCISE = Weighing(
             "A master copy is in `optimizer.param_groups` and not in `model.parameters()`.",
         ),
         Mistake(
+            gives("first group"),
+            "Master copies of the first group only: an optimizer may step its parameters in several groups.",
+            'Go through all of them: `for group in optimizer.param_groups for p in group["params"]`.',
+        ),
+        Mistake(
             gives("every gradient"),
             "A gradient is counted for every parameter; frozen and unused ones have none.",
             "Count `p.grad` where it is not None.",

@@ -28,6 +28,7 @@ def probe(answer: Any, device: torch.device, **sizes: Any) -> dict[str, Any]:
         "views": [account(model, optimizer, each_view)],
         "four bytes": [account(model, optimizer, four_bytes), account(model, optimizer, elements)],
         "steps": [account(model, optimizer, once, steps=True)],
+        "first group": [account(model, optimizer, once, groups=1)],
         "own master": [account(model, optimizer, once, own_master=True)],
         "every gradient": [
             {**right, "gradient": once(some, set())} for some in (model.parameters(), _trained(model))
@@ -44,7 +45,7 @@ def build(
     """A model with tied weights, a frozen layer and an unused one, after a step; gradients lie in one padded
     bucket.
 
-    In bfloat16 with a float32 norm under mixed Adam; or all in float32 under torch's own.
+    The optimizer has two groups. In bfloat16 with a float32 norm under mixed Adam; or all in float32 under torch's own.
     """
     seeded(seed)
     model = Net(words, width, hidden).to(device)
@@ -52,6 +53,7 @@ def build(
         model = model.bfloat16()
         model.norm.float()
     optimizer: Any = MixedAdam(model.parameters()) if mixed else torch.optim.Adam(model.parameters())
+    part_vectors(optimizer.adam if mixed else optimizer)
     model(torch.randint(words, (3, 5), device=device)).float().square().mean().backward()
     optimizer.step()
     bucket_gradients(list(model.up.parameters()) + [model.down.weight])
@@ -76,6 +78,14 @@ class Net(nn.Module):
         return self.last(self.frozen(self.down(self.up(x))))
 
 
+def part_vectors(adam: torch.optim.Adam) -> None:
+    """Move vectors into a second group, as for weights that do not decay."""
+    first = adam.param_groups[0]
+    vectors = [p for p in first["params"] if p.dim() == 1]
+    first["params"] = [p for p in first["params"] if p.dim() > 1]
+    adam.add_param_group({"params": vectors})
+
+
 def bucket_gradients(parameters: list[Tensor]) -> None:
     """Move gradients into one array with a little padding, as data parallel does."""
     total = sum(p.numel() for p in parameters)
@@ -87,11 +97,16 @@ def bucket_gradients(parameters: list[Tensor]) -> None:
 
 
 def account(
-    model: nn.Module, optimizer: Any, size: Size, steps: bool = False, own_master: bool = False
+    model: nn.Module,
+    optimizer: Any,
+    size: Size,
+    steps: bool = False,
+    own_master: bool = False,
+    groups: int | None = None,
 ) -> dict[str, int]:
-    """Bytes by kind, with `size` for the bytes of tensors; the two flags make two mistakes."""
+    """Bytes by kind, with `size` for the bytes of tensors; the flags make mistakes."""
     own = {id(p) for p in model.parameters()}
-    stepped = [p for group in optimizer.param_groups for p in group["params"]]
+    stepped = [p for group in optimizer.param_groups[:groups] for p in group["params"]]
     moments = [
         tensor
         for state in optimizer.state.values()
@@ -150,5 +165,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, Tensor) and value.numel() == 1:
+        return value.item()
+    if hasattr(value, "dtype") and getattr(value, "ndim", 1) == 0:  # a number of NumPy
         return value.item()
     return value if value is None or isinstance(value, bool | int | float) else repr(value)[:60]

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from tpcourse.check.lesson03.in_rank import seeded
+from tpcourse.check.lesson03.in_rank import kind_of, seeded
 from tpcourse.layer import TransformerLayer, run_layer
 from tpcourse.memory import saved
 
@@ -26,12 +26,13 @@ def probe(
     layer = TransformerLayer(heads * head_width, heads).to(device, torch.float64)
     x = torch.randn(batch, tokens, heads * head_width, dtype=torch.float64, device=device, requires_grad=True)
     right, plain_flops = step(run_layer, layer, x, seed)
-    got, flops = step(answer, layer, x, seed)
+    kinds: list[str | None] = []
+    got, flops = step(_noting(answer, kinds), layer, x, seed)
     kept = {name: kept_by(forward, layer, x) for name, forward in FORWARDS.items()}
     core, projection = 4 * batch * tokens**2 * layer.heads * head_width, 6 * x.numel() * heads * head_width
     return {
-        "result": None if got["y"] is None else "a tensor",
-        "differs": differences(got, right),
+        "result": kinds[-1],
+        "differs": differences(got, right, kinds[-1]),
         "held": kept_by(answer, layer, x),
         "budget": kept["selective"],
         "kept": kept,
@@ -40,6 +41,17 @@ def probe(
         "projection": projection,
         "forward": plain_flops // 3,
     }
+
+
+def _noting(answer: Any, kinds: list[str | None]) -> Any:
+    """The answer, which leaves the kind of its result."""
+
+    def noted(layer: TransformerLayer, x: Tensor) -> Any:
+        y = answer(layer, x)
+        kinds.append(kind_of(y))
+        return y
+
+    return noted
 
 
 def step(forward: Any, layer: TransformerLayer, x: Tensor, seed: int) -> tuple[dict[str, Tensor | None], int]:
@@ -58,7 +70,9 @@ def step(forward: Any, layer: TransformerLayer, x: Tensor, seed: int) -> tuple[d
     }, counter.get_total_flops()
 
 
-def differences(got: dict[str, Tensor | None], right: dict[str, Tensor | None]) -> dict[str, str]:
+def differences(
+    got: dict[str, Tensor | None], right: dict[str, Tensor | None], kind: str | None
+) -> dict[str, str]:
     """What is wrong with each tensor that differs."""
     found = {}
     for name, expected in right.items():
@@ -66,7 +80,7 @@ def differences(got: dict[str, Tensor | None], right: dict[str, Tensor | None]) 
         if expected is None:
             continue
         if tensor is None:
-            found[name] = "nothing was returned" if name == "y" else "no gradient arrived"
+            found[name] = f"{kind or 'nothing'} was returned, not a tensor" if name == "y" else "no gradient arrived"
         elif tensor.shape != expected.shape or tensor.dtype != expected.dtype:
             found[name] = (
                 f"{tensor.dtype} of shape {list(tensor.shape)}, not float64 of {list(expected.shape)}"
@@ -89,8 +103,15 @@ def _mlp(layer: TransformerLayer, x: Tensor) -> Tensor:
     return x + checkpoint(layer.mlp, x, use_reentrant=False)
 
 
+def _core_and_mlp(layer: TransformerLayer, x: Tensor) -> Tensor:
+    core = checkpoint(layer.core, *layer.project(x), use_reentrant=False)
+    x = x + layer.join(core)
+    return x + checkpoint(layer.mlp, x, use_reentrant=False)
+
+
 FORWARDS: dict[str, Forward] = {
     "none": run_layer,
     "selective": lambda layer, x: run_layer(layer, x, "selective"),
     "mlp": _mlp,
+    "core and mlp": _core_and_mlp,
 }

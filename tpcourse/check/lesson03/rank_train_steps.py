@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tpcourse.check.lesson03.in_rank import seeded
+from tpcourse.check.lesson03.in_rank import kind_of, seeded
 from tpcourse.memory import peak
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -32,11 +32,13 @@ def probe(
     batches = [tuple(torch.randn(shape, dtype=torch.float64, device=device)) for _ in range(steps)]
     sparing, right = run(sparing_steps, net, batches)
     untouched, _ = run(given_steps, net, batches)
+    wrong = {train.__name__: run(train, net, batches)[1] for train in (first_loss_only, never_cleared)}
     with _counted() as collections:
         held, got = run(answer, net, batches)
     return {
-        "result": None if got["losses"] is None else "a tensor",
+        "result": got["kind"],
         "differs": differences(got, right),
+        "like": next((name for name, other in wrong.items() if not differences(got, other)), ""),
         "held": held,
         "budget": sparing * 5 // 4,
         "untouched": untouched,
@@ -57,18 +59,18 @@ def run(train: Any, net: nn.Module, batches: Batches) -> tuple[int, dict[str, An
     handle.remove()
     weights = {name: p.detach() for name, p in model.named_parameters()}
     found = losses.detach() if isinstance(losses, Tensor) else None
-    return seen.bytes, {"losses": found, "forwards": forwards[0], **weights}
+    return seen.bytes, {"losses": found, "kind": kind_of(losses), "forwards": forwards[0], **weights}
 
 
 def differences(got: dict[str, Any], right: dict[str, Any]) -> dict[str, str]:
     """What is wrong with the losses, and with each weight after the last step."""
     found = {}
     for name, expected in right.items():
-        if name == "forwards":
+        if name in ("forwards", "kind"):
             continue
         tensor = got[name]
         if tensor is None:
-            found[name] = "no tensor was returned"
+            found[name] = f"{got['kind'] or 'nothing'} was returned, not a tensor"
         elif tensor.shape != expected.shape or tensor.dtype != expected.dtype:
             found[name] = (
                 f"{tensor.dtype} of shape {list(tensor.shape)}, not float64 of {list(expected.shape)}"
@@ -103,6 +105,30 @@ def sparing_steps(model: nn.Module, optimizer: Any, batches: Batches) -> Tensor:
         optimizer.zero_grad()
         loss.backward(retain_graph=True)
         size.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def first_loss_only(model: nn.Module, optimizer: Any, batches: Batches) -> Tensor:
+    """The steps of the first loss alone."""
+    losses = []
+    for x, target in batches:
+        loss = (model(x) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+def never_cleared(model: nn.Module, optimizer: Any, batches: Batches) -> Tensor:
+    """The steps with the gradients of all steps before."""
+    losses = []
+    for x, target in batches:
+        y = model(x)
+        loss = (y - target).square().mean()
+        (loss + 0.01 * y.square().mean()).backward()
         optimizer.step()
         losses.append(loss.detach())
     return torch.stack(losses)

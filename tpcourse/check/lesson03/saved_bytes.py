@@ -41,6 +41,11 @@ EXERCISE = Weighing(
             "Note the storages of `block.parameters()` first, and leave them out.",
         ),
         Mistake(
+            gives("every size"),
+            "Tensors are added up, each with its own elements and as often as it is saved: memory is made of storages.",
+            "Note each storage once, by its `data_ptr()`, with `tensor.untyped_storage().nbytes()`.",
+        ),
+        Mistake(
             gives("every time"),
             "A tensor is counted each time that it is saved: two operations that need the same one share it.",
             "Remember each storage by its `data_ptr()`, and count it the first time.",
@@ -49,6 +54,11 @@ EXERCISE = Weighing(
             gives("views"),
             "A view is counted with its own elements, and it keeps the whole storage behind it alive.",
             "Count `tensor.untyped_storage().nbytes()`, not `tensor.nbytes`.",
+        ),
+        Mistake(
+            gives("input"),
+            "x is left out: autograd keeps it as well, as long as the first operation needs it in backward.",
+            "Leave out the parameters' storages only.",
         ),
         Mistake(
             gives("outputs"),

@@ -73,6 +73,11 @@ EXERCISE = Weighing(
             "Put `layer.core` into the checkpoint, and leave `layer.mlp` out of it.",
         ),
         Mistake(
+            lambda facts: _right(facts) and facts["held"] == facts["kept"]["core and mlp"],
+            "Core and MLP are recomputed: the MLP keeps no scores, and its two products are dear to run again.",
+            "Only `layer.core` goes into the checkpoint; call `layer.mlp` as it is.",
+        ),
+        Mistake(
             lambda facts: _right(facts) and facts["extra"] > facts["forward"] // 2,
             "The whole layer is recomputed: that keeps least, and costs a third more operations.",
             "Only `layer.core` goes into the checkpoint; it has no weights, and its products are the cheapest.",

@@ -54,6 +54,22 @@ EXERCISE = Weighing(
             "Call `backward` on the loss, and detach what you keep of it afterwards.",
         ),
         Mistake(
+            lambda facts: facts.get("result") not in (None, "a tensor"),
+            "The losses were not returned as one tensor.",
+            "`torch.stack(losses)` makes a tensor of a list of tensors, `torch.tensor(losses, dtype=torch.float64)` of "
+            "numbers.",
+        ),
+        Mistake(
+            lambda facts: facts.get("like") == "first_loss_only",
+            "The second loss is gone: weights follow the gradient of the first one alone.",
+            "Both losses have a backward, or their sum has: `(loss + size).backward()`.",
+        ),
+        Mistake(
+            lambda facts: facts.get("like") == "never_cleared",
+            "Gradients of earlier steps are still there: `optimizer.zero_grad()` is missing.",
+            "Call it once for each batch, before the first backward.",
+        ),
+        Mistake(
             lambda facts: _held(facts) and facts["collections"] > 0,
             "Collecting garbage frees nothing here: the graphs are no garbage, a name still holds each of them.",
             "Find the name. What does the list hold, and what does that hold?",

@@ -31,6 +31,11 @@ def of_mean(given: dict[str, Any], weights: dict[str, np.ndarray] | None = None)
         return [gradient / np.float64(given["y"].size) for gradient in of_sum(given, weights)]
 
 
+def _outside(evidence: Evidence) -> bool:
+    """Whether some call left the group that was given."""
+    return any(tuple(e.group) != evidence.case.members for outcome in evidence.outcomes for e in calls_of(outcome))
+
+
 def added(rows: Iterable[Gradients], factor: float = 1.0) -> Gradients:
     """Their sum, times a factor."""
     return [factor * sum(parts) for parts in zip(*rows, strict=True)]
@@ -55,7 +60,7 @@ def rules(*more: Rule, ops: tuple[str, ...] = ("all_reduce",), num_calls: int, n
             fault = fault or _size_fault(evidence, rank, calls_of(outcome), num_calls, num_bytes, given)
             if fault:
                 return fault
-        return next((fault for rule in more if (fault := rule(evidence))), None)
+        return next((fault for rule in (*more, all_waited) if (fault := rule(evidence))), None)
 
     return judge
 
@@ -84,6 +89,14 @@ def _size_fault(
             return Fault("bytes", f"rank {rank} puts {carried[op]} bytes into {op}, the budget is {most}")
     if len(calls) > num_calls:
         return Fault("calls", f"rank {rank} makes {len(calls)} calls, the budget is {num_calls}")
+    return None
+
+
+def all_waited(evidence: Evidence) -> Fault | None:
+    """The fault of an answer that returns before its own asynchronous calls have ended; `rank_handles` counts them."""
+    for rank, outcome in enumerate(evidence.outcomes):
+        if left := outcome.facts.get("unwaited"):
+            return Fault("handles", f"rank {rank} returns without a wait for {left} of its calls")
     return None
 
 
@@ -131,6 +144,18 @@ COMMON = (
         "operation",
         "The values are right, and another collective brought them: gradients have to be averaged, not gathered.",
         "One `dist.all_reduce` of each gradient, or of each bucket, is all that has to travel.",
+    ),
+    Misconception(
+        "handles",
+        lambda finding: finding.fault_kind == "handles",
+        "Not every handle is waited for: that a later sum has ended does not say that an earlier one has.",
+        "Keep the handle of every call, and `wait` on each before you read what it brings.",
+    ),
+    Misconception(
+        "no group",
+        lambda finding: _outside(finding.evidence),
+        "A call lacks `group=` and goes over the world: ranks outside the group never make it, and the others wait.",
+        "Pass `group=group` to every call.",
     ),
 )
 

@@ -21,17 +21,21 @@ from tpcourse.check.lesson04.common import (
     tied_again,
 )
 from tpcourse.check.lesson04.recipe import NUM_BYTES, SHAPES, Recipe, new_batch, new_weights
-from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs
+from tpcourse.check.misconceptions import Finding, Misconception, by_fault, by_outputs
 from tpcourse.check.spec import Exercise, group_sizes, one_group
 
 Inputs = list[dict[str, Any]]
 EXAMPLES = 3
+BIAS_BYTES = 32
 
 
 def cases(world_size: int) -> list[Case]:
-    """Another size of bucket in each group; each lets at least one bucket leave before the first layer's turn."""
-    sizes = (120, 160, 200)
-    return [one_group(p, world_size, bucket_bytes=n) for p, n in zip(group_sizes(world_size), sizes, strict=False)]
+    """Another size of bucket in each group; each lets at least one bucket leave before the first layer's turn. Then one
+    that parts left.bias from right.bias: their buckets fill in another order on every other rank.
+    """
+    found = zip(group_sizes(world_size), (120, 160, 200), strict=False)
+    apart = one_group(2, world_size, bucket_bytes=BIAS_BYTES, edge=True)
+    return [*(one_group(p, world_size, bucket_bytes=n) for p, n in found), apart]
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
@@ -53,9 +57,11 @@ def expected(case: Case, inputs: Inputs) -> list[Any]:
 
 
 def budget(case: Case, inputs: Inputs) -> Budget:
-    """ceil(n / bucket) all-reduces, the first of them asynchronous and before backward ends."""
+    """ceil(n / bucket) all-reduces, the first of them asynchronous and before backward ends; waits for all, no hook
+    left.
+    """
     calls = -(-NUM_BYTES // case.sizes["bucket_bytes"])
-    return Budget(judge=rules(_early, _asynchronous, num_calls=calls, num_bytes=NUM_BYTES))
+    return Budget(judge=rules(_early, _asynchronous, _hooks_removed, num_calls=calls, num_bytes=NUM_BYTES))
 
 
 def _before_mark(outcome: Any) -> list[Any]:
@@ -83,6 +89,19 @@ def _asynchronous(evidence: Evidence) -> Fault | None:
 def _waited_before(event: Any, outcome: Any) -> bool:
     mark = next(e for e in outcome.events if e.function == MARK)
     return event.wait_begin_s is not None and event.wait_begin_s < mark.begin_s
+
+
+def _hooks_removed(evidence: Evidence) -> Fault | None:
+    for rank, outcome in enumerate(evidence.outcomes):
+        if outcome.facts.get("hooks"):
+            return Fault("hooks", f"rank {rank} leaves hooks on {outcome.facts['hooks']} parameters")
+    return None
+
+
+def _out_of_turn(finding: Finding) -> bool:
+    """Mixed up only where branches fill buckets of their own."""
+    evidence = finding.evidence
+    return any(o.right for o in finding.others) and not evidence.right and evidence.would_give(_mixed_up(evidence))
 
 
 def _mixed_up(evidence: Evidence) -> list[Any]:
@@ -114,14 +133,23 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    probe="lesson04.rank_handles",
     misconceptions=(
         *COMMON,
+        Misconception(
+            "out of turn",
+            _out_of_turn,
+            "A full bucket leaves before an earlier one: which is full first differs between ranks, and left.bias of "
+            "one was averaged with right.bias of another.",
+            "A bucket leaves when all its members have arrived, and a full bucket waits until all before it have left.",
+        ),
         by_outputs(
             "order of arrival",
             _mixed_up,
             "The order of the gradients in the buckets differs between ranks: left.bias of one was averaged with "
             "right.bias of another.",
-            "Decide before backward what each bucket holds, from `model.parameters()` alone; the hooks only count.",
+            "Decide before backward what each bucket holds, from `model.parameters()` alone; the hooks only count, "
+            "and a full bucket waits until all before it have left.",
         ),
         by_fault(
             "late",
@@ -134,6 +162,12 @@ EXERCISE = Exercise(
             "blocking",
             "A hook waits for its all-reduce, and backward waits for the hook: it leaves early, and nothing is hidden.",
             "`async_op=True` in the hook, keep the handle, and `wait` behind backward.",
+        ),
+        by_fault(
+            "hooks left",
+            "hooks",
+            "The hooks are still there: the next backward of this model calls them again, and they send once more.",
+            "`register_post_accumulate_grad_hook` returns a handle: `hook.remove()` behind backward.",
         ),
         Misconception(
             "tied twice",

@@ -77,6 +77,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    probe="lesson04.rank_handles",
     misconceptions=(
         *COMMON,
         by_outputs(
@@ -104,16 +105,16 @@ EXERCISE = Exercise(
             "The result is 3 times too large: it was divided by the number of examples, and each has 3 targets.",
             "The mean runs over all elements of y: count `y.numel()`, not `len(y)`.",
         ),
+        none_left(
+            "no gradient",
+            "`w.grad` is None where no backward ran: a rank without examples has nothing to give.",
+            "Send zeros; or let it call backward on its empty share, as a sum over nothing gives zeros.",
+        ),
         Misconception(
             "skips",
             _skipped,
             "The rank without examples leaves out its calls, and the others wait for it.",
             "Every rank makes the same calls, also with nothing to give: its gradients are zeros.",
-        ),
-        none_left(
-            "no gradient",
-            "A rank without examples has no gradients at all, as it did not call backward.",
-            "Let it call backward on its empty share: a sum over nothing gives zeros.",
         ),
     ),
 )
