@@ -15,7 +15,7 @@
 #   `dist.irecv` take ranks of the world; their `group_dst=` and `group_src=` are places in the group.
 # - A check runs your function on groups of 2, 3 and 4 ranks where there are as many, with new random inputs each
 #   time. It compares the values with the one-device answer, and the messages in the ledger with the budget. What your
-#   function prints is not shown by a check; call it in a cell of your own to look at it.
+#   function prints is shown if its check fails, the last lines of it; or call it in a cell of your own.
 
 # %% [markdown]
 # The ranks, and the checks. Run this cell first; it returns the ranks that are running already, if there are any.

@@ -9,7 +9,7 @@
 # - A *storage* is a piece of memory; several tensors may look at one. `tensor.untyped_storage()` is the storage behind a
 #   tensor, `.nbytes()` its size in bytes, `.data_ptr()` where it begins.
 # - A check calls your function on every rank with models of random sizes, another one on each. It compares the result, sees that
-#   nothing was sent, and counts the bytes that your function itself holds. What it prints is not shown by a check.
+#   nothing was sent, and counts the bytes that your function itself holds. What it prints is shown if the check fails.
 
 # %% [markdown]
 # The ranks, and the checks. Run this cell first; it returns the ranks that are running already, if there are any.
