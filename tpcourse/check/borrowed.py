@@ -30,11 +30,11 @@ def _search(function: Any, packages: tuple[str, ...], seen: set[int]) -> str:
         return "" if name in ALLOWED else f"{found}.{name}"
     if module.startswith(("torch", "tpcourse")):
         return ""
-    named = (value for own in _functions_of(function) for value in _mentioned(own, packages))
+    named = (value for own in functions_of(function) for value in mentioned(own, packages))
     return next((name for value in named if (name := _search(value, packages, seen))), "")
 
 
-def _functions_of(value: Any) -> list[FunctionType]:
+def functions_of(value: Any) -> list[FunctionType]:
     """A function itself; the methods of a class, such as `forward` and `backward`."""
     if isinstance(value, FunctionType):
         return [value]
@@ -43,7 +43,7 @@ def _functions_of(value: Any) -> list[FunctionType]:
     return [method for method in methods if isinstance(method, FunctionType)]
 
 
-def _mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[Any]:
+def mentioned(function: FunctionType, packages: tuple[str, ...]) -> Iterator[Any]:
     """The functions that a function's code names: its globals, and attributes of the packages."""
     names, read = set(names_in(function.__code__)), set(globals_in(function.__code__))
     values = [function.__globals__[name] for name in read if name in function.__globals__]

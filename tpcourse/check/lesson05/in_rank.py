@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
-from tpcourse import ledger
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
 from tpcourse.check.rank_side import backward
-from tpcourse.ledger.waits import following
+from tpcourse.check.waiting import unwaited
 
 OWN = tuple(f"tpcourse.{name}" for name in ("linear", "vocab", "sequence", "block", "train", "layer", "reference"))
 PAIRS = ("tpcourse.conjugates",)
@@ -25,47 +22,15 @@ Watch = Callable[[Callable[[], Any]], Any]
 
 
 def noting_waits(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A probe's call that notes in `unwaited` the operations that the answer began and never waited for.
-
-    Trap: it holds the works, and they hold what they send and receive.
-    """
+    """A probe's call that notes in `unwaited` the operations that the answer began and never waited for."""
 
     @functools.wraps(call)
     def noted(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, *more: Any) -> Any:
-        waited = set[int]()
-        with following(lambda work, events: waited.update(map(id, events)), any_thread=True) as works:
-            with _other_waits(lambda: waited.update(id(event) for _, events in works for event in events)):
-                result = call(answer, given, groups, outcome, *more)
-            begun = [event for _, events in works for event in events if event.is_async]
-            outcome.facts["unwaited"] = [event.op for event in begun if id(event) not in waited]
+        result = call(answer, given, groups, outcome, *more)
+        outcome.facts["unwaited"] = unwaited(answer, outcome)
         return result
 
     return noted
-
-
-@contextmanager
-def _other_waits(note: Callable[[], None]) -> Iterator[None]:
-    """In the block, `note()` is called before a wait that no work shows: for a tensor of a functional collective, or
-    for a work's future.
-    """
-    pending, future_of = ledger._recorder().pending, dist.Work.get_future
-    tensor_of = pending.of_tensor
-
-    def of_tensor(tensor: Any) -> Any:
-        note()
-        return tensor_of(tensor)
-
-    def get_future(work: Any) -> Any:
-        note()
-        return future_of(work)
-
-    pending.of_tensor, dist.Work.get_future = of_tensor, get_future
-    try:
-        yield
-    finally:
-        if vars(pending).get("of_tensor") is of_tensor:  # else a later block replaced both
-            del pending.of_tensor
-            dist.Work.get_future = future_of
 
 
 @noting_waits
