@@ -210,7 +210,7 @@ from tpcourse.check.lesson08.rank_answer import Large, times
 calls = []
 def late(x, tp):
     calls.append(x)
-    time.sleep(0.2 if rank == 0 else 0)
+    time.sleep(1 if rank == 0 else 0)  # more than 20 times the other, however late that one wakes up
 
 short = Large((torch.ones(2),), lambda: None, lambda: time.sleep(0.001))
 found = times(late, world, short)
@@ -220,7 +220,7 @@ found = times(late, world, short)
 def test_an_answer_that_takes_for_ever_is_timed_once_on_all_ranks(ranks):
     ranks.run_cell(LATE)
     assert [len(calls) for calls in ranks["calls"]] == [2] * 4
-    assert all(0.2 <= found["answer"] < 5 for found in ranks["found"])
+    assert all(1 <= found["answer"] < 10 for found in ranks["found"])
 
 
 @pytest.mark.parametrize("name", ["gathered_meanwhile", "ordered_backward", "pieced_product_scatter"])
