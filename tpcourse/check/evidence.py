@@ -46,6 +46,7 @@ class Outcome:
     borrowed: str = ""
     device: str = "cpu"
     log: Any = None
+    unwaited: list[str] = field(default_factory=list)  # operations that the answer began and never waited for
     facts: dict[str, Any] = field(default_factory=dict)  # what an exercise's probe saw
 
     @property

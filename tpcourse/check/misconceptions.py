@@ -86,8 +86,10 @@ def likely(finding: Finding, known: tuple[Misconception, ...]) -> Misconception 
 
 
 def _right_in_the_largest_alone(finding: Finding) -> bool:
-    """Whether all groups but those of all ranks went wrong, and these went right."""
+    """Whether all groups but those of all ranks went wrong, and these went right; and not by chance."""
     cases = [finding.evidence, *finding.others]
+    if any(outcome.unwaited for case in cases for outcome in case.outcomes):
+        return False  # what nobody waits for is right where it happens to come in time
     largest = max(case.p for case in cases)
     by_size = {size: [case.right for case in cases if case.p == size] for size in {case.p for case in cases}}
     right = [size for size, found in by_size.items() if all(found)]

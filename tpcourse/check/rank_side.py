@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import RAISED, RETURNED, STUBBED, Case, Outcome
+from tpcourse.check.waiting import unwaited
 from tpcourse.ledger import learner_line, ledger
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
@@ -71,9 +72,9 @@ def run_case(name: str, case: Case, arguments: dict[str, Any] | None, probe: str
     groups = [namespace()[_STORE][key, own_group(parts, rank)] for key, parts in case.groups.items()]
     if probe:
         call = importlib.import_module(f"tpcourse.check.{probe}").call
-        return record(outcome, lambda: call(function, given, groups, outcome), given)
+        return record(outcome, function, lambda: call(function, given, groups, outcome), given)
     outcome.borrowed = borrowed_kernel(function)
-    return record(outcome, lambda: function(*given.values(), *groups), given)
+    return record(outcome, function, lambda: function(*given.values(), *groups), given)
 
 
 def run_same(
@@ -97,7 +98,7 @@ def run_same(
             backward(outputs, [to_tensors(factor, _device()) for factor in factors[place]])
         return [*outputs, *(leaf.grad for leaf in leaves)]
 
-    return record(outcome, forward_and_backward, given)
+    return record(outcome, function, forward_and_backward, given)
 
 
 def backward(outputs: list[torch.Tensor], factors: list[torch.Tensor]) -> None:
@@ -123,13 +124,14 @@ def group_name(function: Any) -> str:
     return next((name for name in ("group", "tp", "dp", "cp", "ep", "pp") if name in parameters), "group")
 
 
-def record(outcome: Outcome, call: Any, given: dict[str, Any]) -> Outcome:
-    """Make the call under the ledger and fill in what it did; what it raises goes on, but for a stub's error."""
+def record(outcome: Outcome, answer: Any, call: Any, given: dict[str, Any]) -> Outcome:
+    """Call the answer under the ledger and fill in what it did; what it raises goes on, but for a stub's error."""
     before = {key: to_arrays(value) for key, value in given.items()}
     try:
         with ledger() as log:
             outcome.log = log
             result = call()
+            outcome.unwaited = outcome.unwaited or unwaited(answer, outcome)  # before a copy waits
             if torch.cuda.is_available() and _device().type == "cuda":
                 torch.cuda.synchronize()
     except NotImplementedError:

@@ -7,12 +7,13 @@ from typing import Any
 from tpcourse.check.borrowed import functions_of, mentioned, names_in
 from tpcourse.check.evidence import Outcome
 
+MARK = "mark_backward"  # begins the one call that a check's own model makes
 OTHER_WAITS = {"get_future", "is_completed"}  # of which nothing tells
 
 
-def unwaited(answer: Any, outcome: Outcome, ours: str = "") -> list[str]:
-    """The operations, without those that a function named `ours` began; none if the answer may wait in another way."""
-    begun = [event for event in outcome.events if event.is_async and event.function != ours]
+def unwaited(answer: Any, outcome: Outcome) -> list[str]:
+    """The operations, without the mark of a check's own model; none if the answer may wait in another way."""
+    begun = [event for event in outcome.events if event.is_async and event.function != MARK]
     late = [event.op for event in begun if event.wait_begin_s is None]
     return late if late and not _waits_otherwise(answer, set()) else []
 

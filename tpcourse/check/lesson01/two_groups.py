@@ -119,7 +119,6 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
-    probe="lesson04.rank_handles",
     may_change=("activation", "gradient"),
     misconceptions=(
         Misconception(

@@ -77,7 +77,6 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
-    probe="lesson04.rank_handles",
     misconceptions=(
         *COMMON,
         Misconception(

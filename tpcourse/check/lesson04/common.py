@@ -11,11 +11,11 @@ from tpcourse.check.budget import Fault, carried_bytes
 from tpcourse.check.evidence import Evidence
 from tpcourse.check.lesson04.recipe import NUM_BYTES, TIED_BYTES
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault, by_outputs
+from tpcourse.check.waiting import MARK
 
 Gradients = list[np.ndarray]
 Rule = Callable[[Evidence], Fault | None]
 COURSE = ("average_gradients", "average_in_buckets", "_average", "broadcast_tensors", "count_over_ranks")
-MARK = "mark_backward"
 
 
 def of_sum(given: dict[str, Any], weights: dict[str, np.ndarray] | None = None) -> Gradients:
@@ -93,10 +93,10 @@ def _size_fault(
 
 
 def all_waited(evidence: Evidence) -> Fault | None:
-    """The fault of an answer that returns before its own asynchronous calls have ended; `rank_handles` counts them."""
+    """The fault of an answer that returns and has not waited for all of its own asynchronous calls."""
     for rank, outcome in enumerate(evidence.outcomes):
-        if left := outcome.facts.get("unwaited"):
-            return Fault("handles", f"rank {rank} returns without a wait for {left} of its calls")
+        if left := outcome.unwaited:
+            return Fault("handles", f"rank {rank} returns without a wait for {len(left)} of its calls")
     return None
 
 

@@ -69,7 +69,6 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
-    probe="lesson04.rank_handles",
     misconceptions=(
         *COMMON,
         by_outputs(

@@ -133,7 +133,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
-    probe="lesson04.rank_handles",
+    probe="lesson04.rank_overlapped_gradients",
     misconceptions=(
         *COMMON,
         Misconception(

@@ -64,7 +64,7 @@ def _borrowed(rank: int, outcome: Any, pairs: bool) -> Fault | None:
 
 def unwaited_fault(rank: int, outcome: Any) -> Fault | None:
     """A call that a rank began with `async_op=True`, and of which it never hears that it is over."""
-    late = outcome.facts.get("unwaited", [])
+    late = outcome.unwaited
     return Fault(UNWAITED.name, f"rank {rank} begins {late[0]} and never waits for it") if late else None
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -14,26 +13,12 @@ from tpcourse.check.borrowed import borrowed_kernel
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
 from tpcourse.check.rank_side import backward
-from tpcourse.check.waiting import unwaited
 
 OWN = tuple(f"tpcourse.{name}" for name in ("linear", "vocab", "sequence", "block", "train", "layer", "reference"))
 PAIRS = ("tpcourse.conjugates",)
 Watch = Callable[[Callable[[], Any]], Any]
 
 
-def noting_waits(call: Callable[..., Any]) -> Callable[..., Any]:
-    """A probe's call that notes in `unwaited` the operations that the answer began and never waited for."""
-
-    @functools.wraps(call)
-    def noted(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, *more: Any) -> Any:
-        result = call(answer, given, groups, outcome, *more)
-        outcome.facts["unwaited"] = unwaited(answer, outcome)
-        return result
-
-    return noted
-
-
-@noting_waits
 def call(
     function: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome, watch: Watch = lambda forward: forward()
 ) -> Any:

@@ -6,11 +6,10 @@ from typing import Any
 
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
-from tpcourse.check.lesson05.in_rank import in_words, noting_waits, settled
+from tpcourse.check.lesson05.in_rank import in_words, settled
 from tpcourse.check.lesson06.in_rank import note_borrowed
 
 
-@noting_waits
 def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome) -> Any:
     """What the answer returns.
 

@@ -89,7 +89,7 @@ def _races(evidence: Evidence, rank: int) -> Fault | None:
 
 def _unwaited(evidence: Evidence, rank: int) -> Fault | None:
     """A call of which the rank never hears that it is over; its memory may be given to somebody else."""
-    if ops := evidence.outcomes[rank].facts.get("unwaited", []):
+    if ops := evidence.outcomes[rank].unwaited:
         return Fault("never", f"rank {rank} returns, and never waited for {len(ops)} of its calls, such as {ops[0]}")
     return None
 

@@ -31,7 +31,7 @@ class Busy(NamedTuple):
 
 
 class Trace(TorchDispatchMode):
-    """`run(answer)` under the trace fills in the outcome's facts: `moments`, `races` and `unwaited`.
+    """`run(answer)` under the trace fills in the outcome's `unwaited` and its facts `moments` and `races`.
 
     What an answer forgot to wait for is noted once, and then waited for, so that its values do not depend on who is
     faster.
@@ -118,7 +118,8 @@ class Trace(TorchDispatchMode):
             with self:
                 result = answer()
             late = [event for event in self.log._events if not self._is_waited(event)]
-            self.outcome.facts.update(moments=self.moments, races=self.races, unwaited=[event.op for event in late])
+            self.outcome.unwaited = [event.op for event in late]
+            self.outcome.facts.update(moments=self.moments, races=self.races)
             for event in late:
                 self._wait_for(event)
         return result
