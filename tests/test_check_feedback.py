@@ -8,6 +8,7 @@ import pytest
 
 from tpcourse import check
 from tpcourse.check import runner
+from tpcourse.check.evidence import Outcome
 from tpcourse.check.misconceptions import ONLY_IN_THE_WORLD
 
 NAME = "ring_all_gather"
@@ -83,7 +84,10 @@ def test_a_loop_without_an_end_is_stopped_and_named_with_its_line(told, monkeypa
     assert "printed" not in text
 
 
-@pytest.mark.parametrize(("result", "words"), [("{1: shard}", "not a dict"), ("shard.numpy()", "not a ndarray")])
+STRANGE = [("{1: shard}", "not a dict of 1"), ("shard.numpy()", "not a NumPy array")]
+
+
+@pytest.mark.parametrize(("result", "words"), STRANGE)
 def test_a_result_of_another_type_is_named_and_not_printed(told, result, words):
     assert words in told(RIGHT.replace("torch.cat(pieces)", result))
 
@@ -100,5 +104,8 @@ def test_a_result_of_another_type_is_named_and_not_printed(told, result, words):
     ],
 )
 def test_right_in_the_largest_group_alone_means_the_world_was_taken_for_the_group(right, shows):
-    cases = [SimpleNamespace(p=p, right=one) for p, found in right.items() for one in found]
-    assert ONLY_IN_THE_WORLD.shows(SimpleNamespace(evidence=cases[0], others=cases[1:])) is shows
+    cases = [SimpleNamespace(p=p, right=one, outcomes=[]) for p, found in right.items() for one in found]
+    finding = SimpleNamespace(evidence=cases[0], others=cases[1:])
+    assert ONLY_IN_THE_WORLD.shows(finding) is shows
+    cases[0].outcomes.append(Outcome(unwaited=["all_reduce"]))  # right where the sum came in time
+    assert not ONLY_IN_THE_WORLD.shows(finding)

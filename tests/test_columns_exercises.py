@@ -108,7 +108,7 @@ def on_a_rank(name, case, given, answer):
     given = {key: rank_side.to_tensors(value, "cpu") for key, value in pickle.loads(pickle.dumps(given)).items()}
     outcome, probe = Outcome(), importlib.import_module(f"tpcourse.check.{find(name).probe}")
     with suppress(TypeError):  # it is in the outcome
-        rank_side.record(outcome, lambda: probe.call(answer, given, [None] * len(case.groups), outcome), given)
+        rank_side.record(outcome, answer, lambda: probe.call(answer, given, [None] * len(case.groups), outcome), given)
     return pickle.loads(pickle.dumps(outcome))
 
 

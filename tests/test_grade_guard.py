@@ -130,7 +130,7 @@ def test_a_replaced_function_is_found_though_the_check_alone_is_fooled(restored,
 
 
 def test_an_answer_of_lesson_03_that_calls_the_check_s_own_count_is_borrowed():
-    assert borrowed(_answer, set()) == "tpcourse.check.lesson03.rank_model_states.account"
+    assert borrowed(_answer) == "tpcourse.check.lesson03.rank_model_states.account"
 
 
 def _answer(model, optimizer):

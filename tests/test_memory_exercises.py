@@ -186,7 +186,7 @@ def test_whatever_comes_back_is_a_failed_check_and_no_error(ranks, name):
 def test_a_list_of_losses_is_told_as_a_list(ranks):
     ranks.run_cell("def train_steps(model, optimizer, batches):\n    return [1.0]")
     text = str(failure(ranks, "train_steps"))
-    assert "a list was returned, not a tensor" in text and "torch.stack(losses)" in text
+    assert "a list of 1 was returned, not a tensor" in text and "torch.stack(losses)" in text
 
 
 def test_a_count_may_be_a_number_of_numpy(ranks, capsys):

@@ -191,7 +191,7 @@ outcome = rank_side.Outcome(device="cuda")
 made = {"x": torch.randn(8, 4), "weight": torch.randn(6, 4), "bias": torch.randn(6)}
 small = rank_answer.Large((*made.values(),), lambda: None, lambda: None)
 probe = lambda: rank_answer.run(ring_gather_product, made, [tp], outcome, lambda tp: small)
-rank_side.record(outcome, probe, {})
+rank_side.record(outcome, ring_gather_product, probe, {})
 calls, taken = [event.op for event in outcome.events], set(outcome.facts["times"])
 """
 

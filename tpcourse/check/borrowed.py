@@ -17,21 +17,37 @@ def borrowed_kernel(function: Any, packages: tuple[str, ...] = ("tpcourse.wire",
     """The name of a kernel of these packages that a function is, or mentions, directly or by a helper or class of
     the notebook; "" if none.
     """
-    return _search(function, packages, set())
+    for value in reached(function, packages):
+        name = getattr(value, "__name__", "")
+        package = next((package for package in packages if module_of(value).startswith(package)), "")
+        if package and name not in ALLOWED:
+            return f"{package}.{name}"
+    return ""
 
 
-def _search(function: Any, packages: tuple[str, ...], seen: set[int]) -> str:
-    if id(function) in seen:
-        return ""
-    seen.add(id(function))
-    module = getattr(function, "__module__", None) or ""
-    if found := next((package for package in packages if module.startswith(package)), ""):
-        name = getattr(function, "__name__", "")
-        return "" if name in ALLOWED else f"{found}.{name}"
-    if module.startswith(("torch", "tpcourse")):
-        return ""
-    named = (value for own in functions_of(function) for value in mentioned(own, packages))
-    return next((name for value in named if (name := _search(value, packages, seen))), "")
+def reached(value: Any, packages: tuple[str, ...] = (), seen: set[int] | None = None) -> Iterator[Any]:
+    """A function or class, and what its code names of the notebook and of these packages, and so on; nobody looks
+    into what torch and the course name.
+    """
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return
+    seen.add(id(value))
+    yield value
+    if not is_finished(value):
+        named = (other for own in functions_of(value) for other in mentioned(own, packages))
+        for other in named:
+            yield from reached(other, packages, seen)
+
+
+def is_finished(value: Any) -> bool:
+    """Whether a function or class is torch's or the course's."""
+    return module_of(value).startswith(("torch", "tpcourse"))
+
+
+def module_of(value: Any) -> str:
+    """The module in which something was defined, or ""."""
+    return getattr(value, "__module__", None) or ""
 
 
 def functions_of(value: Any) -> list[FunctionType]:

@@ -19,6 +19,13 @@ class Named(list[Any]):
 
 
 @dataclass(frozen=True)
+class Strange:
+    """What an answer returned and a rank does not send on, in words."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
 class Difference:
     """Where and by how much a result differs: a sentence part such as "largest relative error 0.7 at element 3"."""
 
@@ -49,6 +56,13 @@ def first_difference(got: Any, expected: Any, tolerance: float = TOLERANCE) -> D
 def size_of(difference: Difference | None) -> float:
     """Its largest relative error; 0 if there is none."""
     return difference.size if difference else 0.0
+
+
+def in_words(value: Any) -> str:
+    """ "a tuple of 2", "a dict of 1", "a NumPy array", "a float": what came where a tensor was expected."""
+    kind = "NumPy array" if isinstance(value, np.ndarray) else type(value).__name__
+    article = "an" if kind[0] in "aeiou" else "a"
+    return f"{article} {kind}" + (f" of {len(value)}" if isinstance(value, list | tuple | dict | set) else "")
 
 
 def agree(got: Any, expected: Any) -> bool:
@@ -90,7 +104,7 @@ def _kind(value: Any) -> str:
     if isinstance(value, np.ndarray):
         return f"a tensor of shape {list(value.shape)}"
     if isinstance(value, list | tuple):
-        return f"a {type(value).__name__} of {len(value)}"
-    if isinstance(value, str) and value.startswith("<a "):  # what a rank says of a thing that does not travel
-        return value.strip("<>")
-    return "nothing" if value is None else f"{type(value).__name__} {value!r}"[:60]
+        return in_words(value)
+    if value is None or isinstance(value, Strange):
+        return "nothing" if value is None else value.kind
+    return f"{type(value).__name__} {value!r}"[:60]

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from tpcourse.check.borrowed import borrowed_kernel
+from tpcourse.check.compare import Strange, in_words
 from tpcourse.check.evidence import RAISED, RETURNED, STUBBED, Case, Outcome
 from tpcourse.check.waiting import unwaited
 from tpcourse.ledger import learner_line, ledger
@@ -180,13 +181,13 @@ def to_tensors(value: Any, device: torch.device) -> Any:
 
 
 def to_arrays(value: Any) -> Any:
-    """Tensors to arrays, in lists and tuples too; anything that is not data becomes the name of its type."""
+    """Tensors to arrays, in lists and tuples too; anything that is not data becomes words for it."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
         return (value.float() if value.dtype == torch.bfloat16 else value).numpy().copy()
     if isinstance(value, list | tuple):
         return [to_arrays(item) for item in value]
-    return value if value is None or isinstance(value, bool | int | float | str) else f"<a {type(value).__name__}>"
+    return value if value is None or isinstance(value, bool | int | float | str) else Strange(in_words(value))
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:

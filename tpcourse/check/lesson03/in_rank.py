@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from tpcourse.check.borrowed import globals_in, names_in
+from tpcourse.check.borrowed import module_of, reached
+from tpcourse.check.compare import in_words
 from tpcourse.check.rank_side import namespace
 from tpcourse.ledger import ledger
 
 OWN = {"tpcourse.memory.holding": "held", "tpcourse.memory.saving": "saved", "tpcourse.layer": "run_layer"}
+PACKAGES = ("tpcourse.memory", "tpcourse.layer", "tpcourse.check")
 
 
 def run(name: str, probe: str, arguments: list[dict[str, Any]]) -> dict[str, Any] | None:
@@ -24,7 +24,7 @@ def run(name: str, probe: str, arguments: list[dict[str, Any]]) -> dict[str, Any
         return None
     device = namespace().get("device", torch.device("cpu"))
     answer = namespace()[name]
-    own = borrowed(answer, set())
+    own = borrowed(answer)
     with ledger() as log:
         try:
             facts = importlib.import_module(probe).probe(answer, device, **arguments[rank])
@@ -35,36 +35,25 @@ def run(name: str, probe: str, arguments: list[dict[str, Any]]) -> dict[str, Any
     return {**facts, "borrowed": own, "sent": tuple(sorted({event.op for event in log.events}))}
 
 
-def borrowed(function: Any, seen: set[int]) -> str:
-    """The course's own version that a function mentions, directly or by a helper of the notebook; "" if none.
+def borrowed(answer: Any) -> str:
+    """The course's own version that an answer mentions, directly or by a helper of the notebook; "" if none.
 
     Read off the code: a profiler would see the call, and stops for ever in Python 3.11 once a thread was left behind.
     """
-    if id(function) in seen or not isinstance(function, FunctionType):
-        return ""
-    seen.add(id(function))
-    if OWN.get(function.__module__) == function.__name__:
-        return f"{'.'.join(function.__module__.split('.')[:2])}.{function.__name__}"
-    if f"{function.__module__}.".startswith("tpcourse.check."):
-        return f"{function.__module__}.{function.__name__}"
-    if function.__module__.startswith(("torch", "tpcourse")):
-        return ""
-    names, read = set(names_in(function.__code__)), set(globals_in(function.__code__))
-    values = [function.__globals__[name] for name in read if name in function.__globals__]
-    inside = [path for name in names for path in (name, f"tpcourse.{name}") if path in sys.modules]
-    values += [sys.modules[path] for path in inside]  # imported inside the function
-    modules = [
-        value for value in values if isinstance(value, ModuleType) and value.__name__.startswith("tpcourse")
-    ]
-    values += [getattr(module, name) for module in modules for name in names if hasattr(module, name)]
-    return next((found for value in values if (found := borrowed(value, seen))), "")
+    for value in reached(answer, PACKAGES):
+        module, name = module_of(value), getattr(value, "__name__", "")
+        if OWN.get(module) == name:
+            return f"{'.'.join(module.split('.')[:2])}.{name}"
+        if f"{module}.".startswith("tpcourse.check."):
+            return f"{module}.{name}"
+    return ""
 
 
 def kind_of(result: Any) -> str | None:
-    """What an answer returned, in words: "a tensor", "a list"; None for nothing."""
+    """What an answer returned, in words: "a tensor", "a list of 2"; None for nothing."""
     if result is None or isinstance(result, torch.Tensor):
         return None if result is None else "a tensor"
-    return f"a {type(result).__name__}"
+    return in_words(result)
 
 
 def seeded(seed: int) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 from tpcourse.check.borrowed import borrowed_kernel
+from tpcourse.check.compare import in_words
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
 from tpcourse.check.rank_side import backward
@@ -51,10 +51,3 @@ def alone(result: Any) -> torch.Tensor | None:
 def settled(result: Any) -> Any:
     """What a functional collective promised, once it is there; any other value as it is."""
     return result.trigger_wait() if isinstance(result, AsyncCollectiveTensor) else result
-
-
-def in_words(value: Any) -> str:
-    """ "a tuple of 2", "a dict of 1", "a NumPy array", "a float"."""
-    kind = "NumPy array" if isinstance(value, np.ndarray) else type(value).__name__
-    article = "an" if kind[0] in "aeiou" else "a"
-    return f"{article} {kind}" + (f" of {len(value)}" if isinstance(value, list | tuple | dict | set) else "")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from tpcourse.check.compare import in_words
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson05.common import RETURNED
-from tpcourse.check.lesson05.in_rank import in_words, settled
+from tpcourse.check.lesson05.in_rank import settled
 from tpcourse.check.lesson06.in_rank import note_borrowed
 
 

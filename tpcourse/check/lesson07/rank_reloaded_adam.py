@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from tpcourse.check.compare import in_words
 from tpcourse.check.evidence import Outcome
 from tpcourse.check.lesson07.rank_watch import note_borrowed
 
@@ -36,7 +37,7 @@ def _moments(state: dict[str, Any]) -> tuple[Any, Any]:
 def only_tensor(adam: Any) -> Tensor:
     """The one tensor that an AdamW steps. Raises: ValueError if it is no AdamW, or has several."""
     if not isinstance(adam, torch.optim.AdamW):
-        raise ValueError(f"the answer returned a {type(adam).__name__}; return the torch.optim.AdamW")
+        raise ValueError(f"the answer returned {in_words(adam)}; return the torch.optim.AdamW")
     tensors = [tensor for group in adam.param_groups for tensor in group["params"]]
     if len(tensors) != 1:
         raise ValueError(f"the optimizer has {len(tensors)} tensors; give it one, the piece")
