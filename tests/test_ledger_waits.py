@@ -29,20 +29,19 @@ def test_each_wait_names_the_calls_that_it_is_for():
     assert run_ranks(_followed, 2) == [([], [["all_gather"], ["all_reduce"]], 2)] * 2
 
 
-def _hidden_add(rank, group):
-    """What a block hides in the recorder's own dict: within it, within a block around it, and behind both."""
-    with fresh_ledger():
-        own = vars(ledger._recorder().pending)
-        with following(lambda work, events: None):
-            outer = own["add"]
-            with following(lambda work, events: None):
-                inner = own["add"]
-            restored = own["add"] is outer is not inner
-        return restored, "add" in own
+def _nested(rank, group):
+    told = []
+    with fresh_ledger(), following(lambda *_: told.append("outer")):
+        one = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        with following(lambda *_: told.append("inner")), noting_waits(lambda work: told.append("any")):
+            two = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+            one.wait()
+            two.wait()
+    return told
 
 
-def test_a_block_leaves_no_function_in_the_ledger_for_a_grader_to_find():
-    assert run_ranks(_hidden_add, 2) == [(True, False)] * 2
+def test_inner_blocks_hear_of_a_wait_first_and_each_of_the_calls_that_began_in_it():
+    assert run_ranks(_nested, 2) == [["any", "outer", "any", "inner", "outer"]] * 2
 
 
 def _skipped(rank, group):
@@ -61,15 +60,33 @@ def test_a_wait_of_which_the_note_says_true_is_left_out_and_behind_the_block_not
     assert run_ranks(_skipped, 2) == [(True, 1)] * 2
 
 
+def _functions(rank, group):
+    with fresh_ledger():
+        pending = ledger._recorder().pending
+        before = dist.Work.wait, {*vars(pending)}
+        with noting_waits(lambda work: None), following(lambda work, events: None):
+            return before == (dist.Work.wait, {*vars(pending)})
+
+
+def test_a_block_replaces_no_function_for_a_grader_to_find_after_a_hang():
+    assert run_ranks(_functions, 2) == [True] * 2
+
+
 def _left_behind(rank, group):
-    before = dist.Work.wait
-    with noting_waits(lambda work: None):
-        inside = dist.Work.wait
-    return inside is before, dist.Work.wait is before
+    told = []
+    with fresh_ledger():
+        block = following(lambda work, events: told.append(work))
+        works = block.__enter__()
+        ledger.reset()  # as after a hang, whose thread never leaves its block
+        dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+        found = [*told], [*works]
+        block.__exit__(None, None, None)
+        dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+    return found
 
 
-def test_the_wait_of_torch_is_put_back():
-    assert run_ranks(_left_behind, 2) == [(False, True)] * 2
+def test_a_block_that_a_hang_left_behind_hears_and_holds_nothing_more():
+    assert run_ranks(_left_behind, 2) == [([], [])] * 2
 
 
 def _has_ended(log):

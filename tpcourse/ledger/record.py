@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from threading import get_ident
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tpcourse.ledger.board import Board
 from tpcourse.ledger.calls import Spec, Traits
@@ -19,6 +19,9 @@ from tpcourse.ledger.groups import Group, Groups
 from tpcourse.ledger.log import Log
 from tpcourse.ledger.pending import Handle, Pending
 from tpcourse.ledger.place import Origin, Places
+
+if TYPE_CHECKING:
+    from tpcourse.ledger.waits import Listener
 
 RING = 256              # events kept when no log is open
 WAITING_TYPES = ("cuda", "xpu")
@@ -46,6 +49,7 @@ class Recorder:
         self.groups, self.places = Groups(), Places()
         self.events: collections.deque[Event] = collections.deque(maxlen=RING)
         self.logs: tuple[Log, ...] = ()
+        self.listeners: tuple[Listener, ...] = ()
         self.board: Board | None = None
         self.fault: str | None = None
         self.pending = Pending(self.finish)
@@ -114,9 +118,15 @@ class Recorder:
         """Note that coalesced calls were started as one."""
         if calls and (work is not None or marker is not None):
             self.pending.add(Handle(work, marker, calls))
+            for listener in self.listeners:
+                listener.begins(work, [call.event for call in calls])
         elif calls:
             for call in calls:
                 self.finish(call)
+
+    def leaves_out(self, work: Any) -> bool:
+        """Tell listeners that a wait begins, those of inner blocks first; whether one of them leaves it out."""
+        return any(listener.waits(work) for listener in self.listeners)
 
     def wait(self, handle: Handle, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Call torch's wait, and show meanwhile that this thread waits in the call."""
@@ -187,7 +197,9 @@ class Recorder:
         return {thread: copy.copy(event) for thread, event in found.items()}
 
     def reset(self) -> None:
-        """Forget groups, counts and calls, after the groups were torn down; open logs keep what they have."""
+        """Forget groups, counts, calls and listeners, after the groups were torn down; open logs keep what they have.
+        """
+        self.listeners = ()
         self.groups.reset()
         self.events.clear()
         if self.board is not None:

@@ -7,10 +7,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch.distributed as dist
-
 from tpcourse import ledger
 from tpcourse.ledger.event import Event
+
+
+class Listener:
+    """What the recorder tells of a block: works as they begin, and waits of one thread, or of all."""
+
+    def __init__(self, note: Callable[[Any], bool | None], thread: int | None) -> None:
+        self.note, self.thread = note, thread
+        self.works: list[tuple[Any, list[Event]]] | None = None  # held only where somebody follows them
+
+    def begins(self, work: Any, events: list[Event]) -> None:
+        """Calls began, with this work to wait for."""
+        if self.works is not None:
+            self.works.append((work, events))
+
+    def waits(self, work: Any) -> bool:
+        """A wait begins; True if it is to be left out."""
+        return self.thread in (None, threading.get_ident()) and bool(self.note(work))
 
 
 @contextmanager
@@ -19,19 +34,8 @@ def noting_waits(note: Callable[[Any], bool | None], *, any_thread: bool = False
 
     Trap: on gloo a second wait for the same message waits for another message.
     """
-    before, mine = dist.Work.wait, threading.get_ident()
-
-    def wait(work: Any, *args: Any, **kwargs: Any) -> Any:
-        if (any_thread or threading.get_ident() == mine) and note(work):
-            return True
-        return before(work, *args, **kwargs)
-
-    _replace_wait(wait)
-    try:
+    with _listening(Listener(note, None if any_thread else threading.get_ident())):
         yield
-    finally:
-        if dist.Work.wait is wait:  # else a later block replaced it, after this one was left behind
-            _replace_wait(before)
 
 
 @contextmanager
@@ -43,27 +47,25 @@ def following(
     Gives the works with their calls' events, and holds them, so that a work's identity stays its own.
     """
     works: list[tuple[Any, list[Event]]] = []
-    pending = ledger._recorder().pending
-    before, hidden = pending.add, vars(pending).get("add")  # of a block around this one
-
-    def add(handle: Any) -> None:
-        works.append((handle.work, [call.event for call in handle.calls]))
-        before(handle)
 
     def note(work: Any) -> bool | None:
         return next((waited(work, events) for other, events in works if other is work), None)
 
-    pending.add = add
-    try:
-        with noting_waits(note, any_thread=any_thread):
+    listener = Listener(note, None if any_thread else threading.get_ident())
+    listener.works = works
+    with _listening(listener):
+        try:
             yield works
+        finally:
+            works.clear()
+
+
+@contextmanager
+def _listening(listener: Listener) -> Iterator[None]:
+    """A block that is left behind, as its thread hangs, hears nothing more once the ledger is reset."""
+    recorder = ledger._recorder()
+    recorder.listeners = (listener, *recorder.listeners)
+    try:
+        yield
     finally:
-        if pending.add is add:  # else a later block replaced it, after this one was left behind
-            del pending.add
-            if hidden is not None:
-                pending.add = hidden
-        works.clear()
-
-
-def _replace_wait(function: Callable[..., Any]) -> None:
-    dist.Work.wait = function
+        recorder.listeners = tuple(other for other in recorder.listeners if other is not listener)
