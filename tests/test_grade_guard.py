@@ -112,7 +112,7 @@ def test_a_call_behind_the_ledger_is_found_though_the_check_alone_is_fooled(watc
 
 
 def test_a_cell_that_never_ends_is_interrupted_and_said_to_be_late(watched):
-    watched.guard.cell_s, watched.guard.lost = 0.5, False
+    watched.guard.cell_s, watched.guard.lost = 5.0, False  # the looks before the check are over by then
     watched.ranks.run_cell("def column_product(*args):\n    import time\n    while True: time.sleep(0.01)")
     watched.guard.before_cell(None)
     with pytest.raises(Exception, match="stopped the cell") as caught:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from tpcourse.check.calls import in_rank
 from tpcourse.check.clues import Wrong, clue
 from tpcourse.check.compare import first_difference, size_of
 from tpcourse.check.evidence import RETURNED, Case, Outcome
@@ -91,7 +92,7 @@ class Problem:
         self, ranks: Any, case: Case, values: dict[str, Any], factors: list[Any]
     ) -> tuple[list[Outcome], str]:
         """The outcomes of the ranks, and what went wrong instead, if anything."""
-        prepare_groups(ranks, [case])
+        prepare_groups(ranks, [case], ranks.run(in_rank, "known_groups"))
         shares = [
             self.make[name].on_ranks(value, case.p) if isinstance(self.make[name], Layout) else [value] * case.p
             for name, value in values.items()

@@ -20,6 +20,7 @@ from tpcourse.check.waiting import unwaited
 from tpcourse.ledger import learner_line, ledger
 
 Groups = tuple[tuple[str, tuple[int, ...]], ...]
+GroupKeys = list[tuple[str, tuple[int, ...]]]
 _STORE = "_tpcourse_check"  # a plain dict among the rank's names: groups in it are renewed after a hang
 
 
@@ -35,6 +36,14 @@ def namespace() -> dict[str, Any]:
     return vars(__main__)
 
 
+def prepare(name: str, modules: tuple[str, ...]) -> tuple[bool, GroupKeys]:
+    """Whether a cell defined the answer here, and the sub-groups of earlier checks; imports what its cases need."""
+    if not defines(name):
+        return False, []
+    import_all(modules)
+    return True, known_groups()
+
+
 def defines(name: str) -> bool:
     """Whether a cell defined a function of this name here."""
     return callable(namespace().get(name))
@@ -46,7 +55,7 @@ def import_all(modules: tuple[str, ...]) -> None:
         importlib.import_module(module)
 
 
-def known_groups() -> list[tuple[str, tuple[int, ...]]]:
+def known_groups() -> GroupKeys:
     """The sub-groups that earlier checks made in this rank."""
     return list(namespace().get(_STORE, {}))
 
@@ -57,6 +66,13 @@ def make_groups(wanted: Groups) -> None:
     for name, members in wanted:
         description = None if name == "group" else name
         groups[name, members] = dist.new_group(list(members), group_desc=description)
+
+
+def attempt(token: str, function: str, *args: Any) -> Any:
+    """Call a function of this module that leaves an outcome, to be known by this token."""
+    _last().clear()
+    _last()["token"] = token
+    return globals()[function](*args)
 
 
 def run_case(name: str, case: Case, arguments: dict[str, Any] | None, probe: str = "") -> Outcome | None:
@@ -158,14 +174,9 @@ def line_of(error: BaseException) -> str:
     return line
 
 
-def last_outcome() -> Outcome | None:
-    """What is known of the last case in this rank, also when it never returned."""
-    return _last().get("outcome")
-
-
-def forget() -> None:
-    """Drop the last outcome, so that a rank that never begins has none."""
-    _last().clear()
+def last_outcome(token: str) -> Outcome | None:
+    """What is known of an attempt in this rank, also when it never returned; a rank that never began has none."""
+    return _last().get("outcome") if _last().get("token") == token else None
 
 
 def own_group(parts: tuple[tuple[int, ...], ...], rank: int) -> tuple[int, ...]:

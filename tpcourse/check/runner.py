@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -82,9 +82,10 @@ def _verdict(ranks: Any, name: str) -> Verdict:
     if name in CALCULATIONS:
         return calculate(ranks, find_calculation(name))
     if name in WEIGHINGS:
-        return _not_defined(ranks, name) or weigh(ranks, find_weighing(name))
+        return _undefined(name, ranks.run(in_rank, "defines", name)) or weigh(ranks, find_weighing(name))
     spec = find(name)
-    return _not_defined(ranks, name) or judge(spec, list(_evidence(ranks, spec)))
+    defined, groups = zip(*ranks.run(in_rank, "prepare", name, spec.imports), strict=True)
+    return _undefined(name, defined) or judge(spec, list(_evidence(ranks, spec, groups)))
 
 
 def find(name: str) -> Exercise:
@@ -101,8 +102,7 @@ def quiet(ranks: Any, patience_s: float) -> Iterator[Any]:
         yield shown
 
 
-def _not_defined(ranks: Any, name: str) -> Verdict | None:
-    defined = ranks.run(in_rank, "defines", name)
+def _undefined(name: str, defined: Sequence[bool]) -> Verdict | None:
     if all(defined):
         return None
     hint = f"Write the answer, run its cell, and run this one again. (No rank knows the name {name}.)"
@@ -121,12 +121,10 @@ def _kernel_defines(name: str) -> bool:
     return shell is not None and callable(shell.user_ns.get(name))
 
 
-def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
+def _evidence(ranks: Any, spec: Exercise, groups: Sequence[Any]) -> Iterator[Evidence]:
     """Run the cases, the small groups first; stop at the first that does not end by returning."""
     cases = salted(spec, spec.cases(len(ranks)))
-    if spec.imports:
-        ranks.run(in_rank, "import_all", spec.imports)
-    prepare_groups(ranks, cases)
+    prepare_groups(ranks, cases, groups)
     for case in cases:
         inputs = spec.make(case, np.random.default_rng(secrets.randbits(64)))
         evidence = run_case(ranks, spec, case, inputs)
@@ -135,10 +133,9 @@ def _evidence(ranks: Any, spec: Exercise) -> Iterator[Evidence]:
             return
 
 
-def prepare_groups(ranks: Any, cases: list[Case]) -> None:
-    """Make the sub-groups of the cases that some rank does not have yet."""
+def prepare_groups(ranks: Any, cases: list[Case], known: Sequence[Any]) -> None:
+    """Make the sub-groups of the cases that are not known to every rank yet."""
     wanted = dict.fromkeys((name, part) for case in cases for name, parts in case.groups.items() for part in parts)
-    known = [set(groups) for groups in ranks.run(in_rank, "known_groups")]
     missing = tuple(key for key in wanted if not all(key in groups for groups in known))
     if missing:
         ranks.run(in_rank, "make_groups", missing)
@@ -154,13 +151,13 @@ def run_case(ranks: Any, spec: Exercise, case: Case, inputs: list[dict[str, Any]
 
 def collect(ranks: Any, case: Case, function: str, *args: Any) -> tuple[list[Outcome], str, str]:
     """Call `function` in the ranks: the outcomes of the case's ranks, a sentence if it failed, and the error's name."""
-    ranks.run(in_rank, "forget")
+    token = secrets.token_hex(8)
     try:
-        results, failure, kind = ranks.run(in_rank, function, *args), "", ""
+        results, failure, kind = ranks.run(in_rank, "attempt", token, function, *args), "", ""
     except RanksInterrupted:
         raise
     except RanksError as error:
-        results, failure, kind = ranks.run(in_rank, "last_outcome"), _sentence(error), type(error).__name__
+        results, failure, kind = ranks.run(in_rank, "last_outcome", token), _sentence(error), type(error).__name__
     outcomes = [results[rank] or Outcome(state=RUNNING) for rank in case.members]
     stubbed = any(outcome.state == STUBBED for outcome in outcomes)
     return outcomes, "" if stubbed else failure, kind
