@@ -178,7 +178,11 @@ def test_layers_are_told_apart_by_the_length_of_their_pieces():
         for stack in (layers.Stack(p, layers.D + p * more) for more in range(MOST + 1)):
             assert len(set(stack.wholes)) == layers.L
             assert 8 * 2 * layers.EXAMPLES * max(stack.widths) < 8 * min(stack.sizes), "slack hides no layer"
-    assert len(scattered_gradients.shapes(23)) > 3
+
+
+def test_the_number_of_weights_is_that_of_no_group_s_ranks():
+    for case in find("scattered_gradients").cases(4):
+        assert len(scattered_gradients.shapes(case.sizes["P"])) not in (2, 3, 4)
 
 
 # Answers

@@ -48,6 +48,7 @@ class Misconception:
     hint: str
 
 
+NO_FIT = ("returned an incorrect number of gradients", "returned an invalid gradient at index")
 NO_SUCH_RANK = "is not a rank of this"
 NOT_IN_GROUP = ("is not part of group", "Invalid destination rank", "Invalid source rank")
 
@@ -157,6 +158,14 @@ GENERAL = (
         lambda f: "is not defined" in f.error,
         "A name is missing in that rank: it is misspelt, or its cell has not run since the rank was started.",
         "Run the first cells of the notebook and the answer's again: a rank that ended starts anew, without names.",
+    ),
+    Misconception(
+        "gradients and arguments",
+        lambda f: any(words in f.error for words in NO_FIT),
+        "`backward` and `forward` do not fit: backward returns one gradient for each argument after `ctx`, in their "
+        "order, each in the shape of its argument.",
+        "None for a group, which has no gradient. Where a shape is off: is the order another, or something turned or "
+        "not cut?",
     ),
     Misconception(
         "changed its input",

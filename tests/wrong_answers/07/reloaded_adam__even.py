@@ -1,4 +1,4 @@
-# The pieces are as even as possible
+# Pieces have different lengths
 
 
 def reloaded_adam(read, saved, P, options, dp):

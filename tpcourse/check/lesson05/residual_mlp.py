@@ -40,8 +40,12 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     return common.rules(tp=common.Sums(2, 2 * size, forward=size))
 
 
-def played(before: str = "no", after: str = "no", inside: bool = False, scale: str = "all") -> Any:
-    """How much of bias2 is added before the sum and after it; `inside` has x in the sum too."""
+def played(
+    before: str = "no", after: str = "no", inside: bool = False, scale: str = "all", copied: bool = False
+) -> Any:
+    """How much of bias2 is added before the sum and after it; `inside` has x in the sum too, and `copied` sends the x
+    past the MLP through the copy.
+    """
 
     def way(evidence: Evidence) -> list[Any]:
         from torch.nn.functional import gelu
@@ -60,7 +64,7 @@ def played(before: str = "no", after: str = "no", inside: bool = False, scale: s
         found = devices.on_ranks(evidence.inputs, forward)
         if not inside:  # x past the MLP: its gradient is dy itself, and belongs to no sum over ranks
             for result, given in zip(found, evidence.inputs, strict=True):
-                result[1] = result[1] + given["dy"].array
+                result[1] = result[1] + (evidence.p if copied else 1) * given["dy"].array
         return found
 
     return way
@@ -122,6 +126,14 @@ EXERCISE = Exercise(
             "Only partial results belong into the sum: neither x nor bias2 is one.",
             played("all", inside=True),
             played("no", "all", inside=True),
+        ),
+        common.by_playing(
+            "residual behind the copy",
+            "y is right, and dx has dy in it p times: the x that is added to the sum went through the copy as well, "
+            "whose backward adds up over ranks.",
+            "`copy_sum` is for the x that enters the split products. The other one is whole here, and so is its "
+            "gradient.",
+            played("no", "all", copied=True),
         ),
         *common.LAST,
     ),

@@ -94,7 +94,8 @@ EXERCISE = Exercise(
         *common.COMMON,
         common.by_playing(
             "bias before the sum",
-            "y is too large by (p-1) x bias: every rank adds the bias before the sum, so it is in there p times.",
+            "y is too large by (p-1) x bias: every rank puts the bias into a sum over ranks, and it is in there p "
+            "times.",
             "Add up the products alone, then add the bias once.",
             played("all", "no"),
         ),
@@ -114,7 +115,7 @@ EXERCISE = Exercise(
         ),
         common.by_playing(
             "not summed",
-            "y is partial: the ranks' values add up to the right one, and nobody adds them.",
+            "y is partial: the ranks' values add up to the right one, and each rank returns its own.",
             "F is the dim that the product adds over, and it is cut: all-reduce the product.",
             played(sums=""),
         ),

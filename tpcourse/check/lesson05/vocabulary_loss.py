@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ def cases(world_size: int) -> list[Case]:
 
 
 def make(case: Case, generator: np.random.Generator) -> Inputs:
-    """Logits cut by columns, near the offset; every rank has the column of at least one target.
+    """Logits cut by columns, near the offset; the first column of every rank is a target, and the last one of one.
 
     At the edge a token's logits are near 900, 0 or -900 on one rank, and 900 below that on the other.
     """
@@ -39,8 +39,8 @@ def make(case: Case, generator: np.random.Generator) -> Inputs:
     if case.edge:
         logits += _spread(N, V, offset)
     starts = np.cumsum([0, *(piece.array.shape[1] for piece in cut(logits, p, 1))])
-    targets = [*(generator.integers(a, b) for a, b in zip(starts, starts[1:], strict=False))]
-    targets += [generator.integers(V) for _ in range(N - p)]
+    targets = [*starts[:-1], generator.choice(starts[1:]) - 1]
+    targets += [generator.integers(V) for _ in range(N - p - 1)]
     return arguments(
         logits=cut(logits, p, 1),
         targets=whole(np.array(targets), p, leaf=False),
@@ -100,6 +100,21 @@ def _infinite_with(is_it: Callable[[Any], bool]) -> Callable[[Finding], bool]:
     return shows
 
 
+def _infinite_at_the_edge(finding: Finding) -> bool:
+    """Whether the loss is infinite at the edge, and right everywhere else."""
+    cases = (finding.evidence, *finding.others)
+    return _overflows(finding, edge=True) and all(case.right for case in cases if not case.case.edge)
+
+
+def _column_of_the_next(finding: Finding) -> bool:
+    """Whether the column just behind a rank's last one was asked for."""
+    asked = re.search(r"index (\d+) is out of bounds for dimension 1 with size (\d+)", finding.error)
+    return asked is not None and asked[1] == asked[2]
+
+
+OFF_BY_ONE = common.by_playing(
+    "off by one", "", "", played("end too"), played("start left out"), played("end left out")
+)
 EXERCISE = Exercise(
     name="vocabulary_loss",
     values="the loss is that of the whole logits on every rank, and dlogits has this rank's columns of its gradient",
@@ -120,12 +135,27 @@ EXERCISE = Exercise(
             played("own sum"),
             played("own sum", "own max"),
             played("own sum", "own softmax"),
+            played("own sum", "own targets"),
+            played("own sum", "own targets", "own max"),
         ),
         common.by_playing(
             "own maximum",
             "Each rank takes off its own maximum, so the exponentials that are added up have different scales.",
             "`dist.all_reduce(top, op=dist.ReduceOp.MAX, group=tp)`, and take off that one everywhere.",
             played("own max"),
+        ),
+        common.by_playing(
+            "logarithms added",
+            "Each rank takes the logarithm of its own sum, and logarithms are added up: the log of a sum is another "
+            "number than the sum of the logs.",
+            "Add up the exponentials over `tp`, and take one logarithm behind that.",
+            played("logs added"),
+        ),
+        Misconception(
+            "boundary",
+            lambda f: OFF_BY_ONE.shows(f) or _column_of_the_next(f),
+            "A target at the boundary of two ranks' columns counts on both of them, or on none.",
+            "`split_range` gives the first column of this rank and the first one of the next: `start <= target < end`.",
         ),
         common.by_playing(
             "targets of others",
@@ -165,7 +195,7 @@ EXERCISE = Exercise(
         ),
         Misconception(
             "infinite at the edge",
-            partial(_overflows, edge=True),
+            _infinite_at_the_edge,
             "The loss is infinite where a token's large logits are all on one rank: what is taken off is not the "
             "largest one of all ranks, or the log is taken of a probability that has become 0.",
             "log of the sum of exponentials, less (target's logit - m): no probability is needed, and m is the largest "

@@ -8,8 +8,8 @@ from tpcourse.check.evidence import Evidence
 
 
 def played(*mistakes: str) -> Any:
-    """The loss with some mistakes: own max, sum or softmax; a clamped, wrapped or first column for other targets;
-    sums both ways.
+    """The loss with some mistakes: own max, sum, targets or softmax; logs added; a clamped, wrapped or first column for
+    other targets; a rank's end too, or its start or end left out; sums both ways.
     """
 
     def way(evidence: Evidence) -> list[Any]:
@@ -22,9 +22,12 @@ def played(*mistakes: str) -> Any:
         def forward(ranks: list[Any]) -> list[Any]:
             shifted = _shifted([r["logits"] for r in ranks], mistakes)
             sums = [s.exp().sum(-1) for s in shifted]
+            logs = add([own.log() for own in sums]) if "logs added" in mistakes else None
             sums = sums if "own sum" in mistakes else add(sums)
+            logs = logs or [total.log() for total in sums]
             picked = [_picked(s, r["targets"], start, mistakes) for s, r, start in zip(shifted, ranks, starts)]
-            return [(total.log() - own).mean() for total, own in zip(sums, add(picked), strict=True)]
+            picked = picked if "own targets" in mistakes else add(picked)
+            return [(log - own).mean() for log, own in zip(logs, picked, strict=True)]
 
         return devices.on_ranks(evidence.inputs, forward, summed=())
 
@@ -51,4 +54,6 @@ def _picked(shifted: Any, targets: Any, start: int, mistakes: tuple[str, ...]) -
         return shifted.gather(1, index[:, None])[:, 0]
     if "wrapped" in mistakes:
         return shifted.gather(1, (index % width)[:, None])[:, 0]
-    return shifted.gather(1, index.where(mine, 0 * index)[:, None])[:, 0] * mine
+    low, high = int("start left out" in mistakes), width + ("end too" in mistakes) - ("end left out" in mistakes)
+    mine = (index >= low) & (index < high)
+    return shifted.gather(1, index.clamp(0, width - 1)[:, None])[:, 0] * mine

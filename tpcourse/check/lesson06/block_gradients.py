@@ -114,6 +114,13 @@ EXERCISE = Exercise(
             "Every weight has a gradient, and a list with all of them is asked for: what came back is something else.",
             "`return [w.grad for w in block.parameters()]`, as in the step above.",
         ),
+        Misconception(
+            "sum lost",
+            lambda f: f.evidence.would_give(_sums()(f.evidence)) and calls_of(f, "all_reduce") > 0,
+            "The gradients are as partial as before: the sum was made in another tensor, and never got back into them.",
+            "What comes out of the all_reduce has to be written into each `w.grad`, with `copy_`: a loop that gives "
+            "its own names another tensor changes no gradient.",
+        ),
         by_outputs(
             "partial",
             _sums(),

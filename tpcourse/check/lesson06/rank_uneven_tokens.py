@@ -15,4 +15,5 @@ def call(answer: Any, given: dict[str, Any], groups: list[Any], outcome: Outcome
     note_borrowed(outcome, answer)
     x, mlp, target = given.values()
     loss = answer(x.requires_grad_(), mlp, target, *groups)
+    outcome.facts["normed"] = 0 if mlp.norm.seen is None else mlp.norm.seen.shape[1]
     return with_gradients(loss, torch.ones_like(x[0, 0, 0]), [x, *(leaf for _, leaf in mlp.split_parameters())])

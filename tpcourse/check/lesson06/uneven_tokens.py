@@ -11,12 +11,14 @@ from tpcourse.check.compare import Named, agree
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson06.common import FIRST, OVER_BUDGET, by_result, double_bytes, is_right, result_of, rules
 from tpcourse.check.lesson06.recipe import D, Made, Shared, new_parts
-from tpcourse.check.misconceptions import Finding, Misconception
+from tpcourse.check.misconceptions import Finding, Misconception, by_fault
+from tpcourse.check.report import FAILED, PASSED, Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 from tpcourse.dims import split_sizes
 
 Inputs = list[dict[str, Any]]
 LOSS, DX = range(2)
+NORMED = "tokens normed"
 SIZES = {2: (3, 5), 3: (2, 7), 4: (3, 6)}
 NAMES = ("up.weight", "up.bias", "down.weight", "mlp_bias", "norm2.scale")
 
@@ -46,6 +48,17 @@ def budget(case: Case, inputs: Inputs) -> Budget:
     per_token = inputs[0]["x"].array[:, :1].nbytes
     n = case.p * max(split_sizes(case.sizes["T"], case.p)) * per_token
     return Budget(judge=rules({"all_gather": (3, n), "reduce_scatter": (2, n), "all_reduce": (1, 8)}))
+
+
+def own_tokens(cases: list[Evidence]) -> Line:
+    """How many tokens the norm got: a rank's own, or as many as the longest piece has."""
+    for evidence in reversed(cases):
+        most = max(split_sizes(evidence.case.sizes["T"], evidence.p))
+        for rank, outcome in enumerate(evidence.outcomes):
+            if (num := outcome.facts.get("normed", 0)) > most:
+                text = f"the norm gets {num} tokens on rank {rank}, and the longest piece has {most}"
+                return Line(NORMED, FAILED, f"{text} (at {evidence.case})")
+    return Line(NORMED, PASSED, "the norm gets this rank's tokens, padded at most to the longest piece")
 
 
 def _one_device(inputs: Inputs, padding: int = 0) -> tuple[np.ndarray, np.ndarray, list[dict[str, np.ndarray]]]:
@@ -126,6 +139,17 @@ def _counts_tokens(finding: Finding) -> bool:
     return finding.evidence.right and len(sums) > 1 and all(event.numel == 1 for event in sums)
 
 
+def _not_a_number(finding: Finding) -> bool:
+    """A loss is NaN in the case with a rank that has no token, and the loss of no other."""
+    cases = [case for case in (finding.evidence, *finding.others) if case.finished]
+    edges = {case.case.edge for case in cases for loss in result_of(case, LOSS) if _is_nan(loss)}
+    return edges == {True}
+
+
+def _is_nan(loss: Any) -> bool:
+    return isinstance(loss, np.ndarray) and bool(np.isnan(loss).any())
+
+
 def _fewer_pieces(finding: Finding) -> bool:
     return "sizes for a group of" in finding.error or "index out of range" in finding.error
 
@@ -146,6 +170,7 @@ EXERCISE = Exercise(
     make=make,
     expected=expected,
     budget=budget,
+    third=own_tokens,
     probe="lesson06.rank_uneven_tokens",
     misconceptions=(
         *FIRST,
@@ -168,6 +193,12 @@ EXERCISE = Exercise(
             _padding_counts,
             "The padding counts: tokens that nobody wrote are in the loss, or in the number that it is divided by.",
             "Cut the padding off before the loss; B, T and D of `target` are the true count.",
+        ),
+        Misconception(
+            "mean of nothing",
+            _not_a_number,
+            "A rank without tokens takes a mean over nothing, which is NaN; times 0, and in any sum, it stays NaN.",
+            "Sum the squares on each rank: over nothing that is 0. One division, by `target.numel()` of all tokens.",
         ),
         by_result(
             "own share",
@@ -204,6 +235,12 @@ EXERCISE = Exercise(
         double_bytes(
             "Right, at double the bytes: an all-reduce brings every rank all tokens, and it keeps its own.",
             "`scatter_sum_gather(h, group=group, dim=1, sizes=sizes)`.",
+        ),
+        by_fault(
+            "norm on all tokens",
+            NORMED,
+            "The norm runs on all T tokens on every rank: work done p times, and p times the activations to keep.",
+            "Norm first, on this rank's tokens; gather what comes out of it.",
         ),
         OVER_BUDGET,
     ),

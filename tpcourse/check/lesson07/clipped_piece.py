@@ -18,6 +18,8 @@ from tpcourse.check.spec import Exercise, group_sizes, nonzero
 
 SIZES = {2: 7, 3: 10, 4: 9}
 LIMIT = "max_norm / norm"
+TORCHS = 1e-6
+"""What torch adds to the norm before it divides by it."""
 Norms = list[float]
 
 
@@ -105,6 +107,13 @@ def _scaled_up(evidence: Evidence) -> list[Any]:
     return _results(evidence.inputs, norms, least=np.inf)
 
 
+def _as_torch(evidence: Evidence) -> list[Any]:
+    """The factor of `torch.nn.utils.clip_grad_norm_`."""
+    row = [float(norm) + TORCHS for norm, _ in evidence.expected]
+    pairs = zip(evidence.expected, _results(evidence.inputs, row), strict=True)
+    return [[norm, piece] for (norm, _), (_, piece) in pairs]
+
+
 def _outputs(finding: Finding) -> list[list[Any]]:
     """Norm and piece of each rank that returned both."""
     outputs = finding.evidence.outputs if finding.evidence.finished else []
@@ -117,7 +126,13 @@ def _not_a_number(finding: Finding) -> bool:
 
 def _cut_off(finding: Finding) -> bool:
     n = len(finding.evidence.inputs[0]["piece"])
-    return any(isinstance(piece, np.ndarray) and piece.size < n for _, piece in _outputs(finding))
+    return any(isinstance(piece, np.ndarray) and piece.ndim == 1 and len(piece) < n for _, piece in _outputs(finding))
+
+
+def _swapped(finding: Finding) -> bool:
+    """[n] where a number belongs, and a number where [n] does."""
+    pairs = [pair for pair in _outputs(finding) if all(isinstance(result, np.ndarray) for result in pair)]
+    return bool(pairs) and all((norm.ndim, piece.ndim) == (1, 0) for norm, piece in pairs)
 
 
 def _skips(finding: Finding) -> bool:
@@ -140,7 +155,7 @@ EXERCISE = Exercise(
     may_change=("piece",),
     probe="lesson07.rank_clipped_piece",
     misconceptions=(
-        common.BORROWED,
+        *common.FIRST,
         Misconception(
             "skips",
             _skips,
@@ -187,6 +202,12 @@ EXERCISE = Exercise(
             _scaled_up,
         ),
         common.by_playing(
+            "as torch",
+            "The factor is torch's, max_norm / (norm + 1e-6), and the task's has no 1e-6: all else is right.",
+            "Divide by the norm itself; torch guards against a norm of 0.",
+            _as_torch,
+        ),
+        common.by_playing(
             "not clipped",
             "The norm is right, and the piece is as it was.",
             "Multiply the piece by min(1, max_norm / norm).",
@@ -197,6 +218,12 @@ EXERCISE = Exercise(
             _not_a_number,
             "The padding is multiplied by zero and not left out: NaN times 0 is NaN, and so is infinity times 0.",
             "Square a slice, `piece[:m]`, or choose by `torch.where`.",
+        ),
+        Misconception(
+            "swapped",
+            _swapped,
+            "Piece and norm come back in the other order than the task names them in.",
+            "First the norm, a tensor `[]`, then the piece, `[n]`.",
         ),
         Misconception(
             "cut off",

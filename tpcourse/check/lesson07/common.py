@@ -10,6 +10,7 @@ import numpy as np
 
 from tpcourse.check.budget import Budget, Fault, sent_bytes
 from tpcourse.check.evidence import Case, Evidence
+from tpcourse.check.lesson05.common import UNWAITED, unwaited_fault
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.misconceptions import by_playing as by_playing
 from tpcourse.check.report import FAILED, PASSED, Line
@@ -43,7 +44,10 @@ def rules(calls: dict[str, list[int]], least: int = 0, also: tuple[str, ...] = (
             fault = _group_fault(evidence, rank, outcome.events)
             if fault := fault or _calls_fault(evidence.p, rank, outcome.events, calls, least, also):
                 return fault
-        return then(evidence) if then else None
+        if fault := then(evidence) if then else None:
+            return fault
+        late = (fault for rank, outcome in enumerate(evidence.outcomes) if (fault := unwaited_fault(rank, outcome)))
+        return next(late, None)
 
     return Budget(judge=judge)
 
@@ -126,6 +130,7 @@ BORROWED = by_fault(
     "The answer calls a finished part of the course; writing it is the exercise.",
     "Use `torch.optim`, `dist` and `tpcourse.wire`.",
 )
+FIRST = (BORROWED, UNWAITED)
 OVER_BUDGET = Misconception(
     "over budget",
     lambda f: f.evidence.right and f.fault_kind in ("bytes", "operation", "calls"),

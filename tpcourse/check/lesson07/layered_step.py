@@ -50,7 +50,7 @@ EXERCISE = Exercise(
     probe="lesson07.rank_layered_step",
     imports=common.SLOW,
     misconceptions=(
-        common.BORROWED,
+        *common.FIRST,
         *layers.VALUES,
         layers.ALL_REDUCE,
         common.by_line(

@@ -112,6 +112,7 @@ EXERCISE = Exercise(
             "A layer computes with weights that may not have arrived: nobody waited for their gather.",
             "`work.wait()` on this layer's handle, then begin the next gather, then compute.",
         ),
+        common.UNWAITED,
         *layers.VALUES,
         Misconception(
             "one too many",

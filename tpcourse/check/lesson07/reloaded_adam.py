@@ -169,7 +169,7 @@ EXERCISE = Exercise(
     probe="lesson07.rank_reloaded_adam",
     imports=common.SLOW,
     misconceptions=(
-        common.BORROWED,
+        *common.FIRST,
         Misconception(
             "moments lost",
             _no_moments,
@@ -198,8 +198,8 @@ EXERCISE = Exercise(
         ),
         common.by_playing(
             "even pieces",
-            "The pieces are as even as possible, and this course's have one length: n = ceil(P/p), with padding at the "
-            "end of the last ones.",
+            "Pieces have different lengths, and this course's have one: n = ceil(P/p), with padding at the end of the "
+            "last ones.",
             "Piece r is elements r n to (r+1) n - 1; zeros from P on.",
             Recut(_even, _even),
         ),

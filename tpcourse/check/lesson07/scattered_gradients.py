@@ -16,9 +16,10 @@ from tpcourse.check.report import Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero
 from tpcourse.dims import split_sizes
 
-SHAPES = ((3, 2), (3,), (4, 3))
+SHAPES = ((3, 2), (3,), (4, 3), (2,))
+"""With the last one five weights: the number of weights is that of no group's ranks."""
 NUM_BEFORE = sum(int(np.prod(shape)) for shape in SHAPES)
-SIZES = {2: 23, 3: 22, 4: 25}
+SIZES = {2: 25, 3: 26, 4: 29}
 NOT_REACHED = 1
 """The weight that backward has not reached."""
 Arrays = list[np.ndarray]
@@ -125,7 +126,7 @@ EXERCISE = Exercise(
     probe="lesson07.rank_scattered_gradients",
     imports=common.SLOW,
     misconceptions=(
-        common.BORROWED,
+        *common.FIRST,
         common.by_playing(
             "sum for mean",
             "The piece is p times too large: a reduce-scatter adds, and the gradient of the whole batch is a mean.",

@@ -146,6 +146,18 @@ class Played:
                 other[span] = weights[owner][span]
 
 
+def _stops(finding: Finding) -> bool:
+    """The weights are those after one step, and pieces were gathered in all of them."""
+    return any(
+        evidence.finished and not _gathers(evidence) and evidence.would_give(_one_step(evidence))
+        for evidence in (finding.evidence, *finding.others)
+    )
+
+
+def _one_step(evidence: Evidence) -> list[Any]:
+    return expected(evidence.case, [{**given, "steps": 1} for given in evidence.inputs])
+
+
 def _steps_all(finding: Finding) -> bool:
     """Whole moments, or more of them."""
     evidence = finding.evidence
@@ -167,7 +179,7 @@ EXERCISE = Exercise(
     probe="lesson07.rank_sharded_adam",
     imports=common.SLOW,
     misconceptions=(
-        common.BORROWED,
+        *common.FIRST,
         common.by_playing(
             "sum for mean",
             "The step is that of a gradient p times too large: gradients were added over the ranks and not averaged.",
@@ -200,6 +212,14 @@ EXERCISE = Exercise(
             "Adam forgets its moments after every step: the optimizer is made anew in each.",
             "Make the optimizer once, before the loop: its states are what this exercise is about.",
             Played(keeps_moments=False),
+        ),
+        Misconception(
+            "stops",
+            _stops,
+            "The weights move once and never again: the optimizer steps the tensor that it was made with, and what "
+            "is gathered behind the first step is another one.",
+            "Keep one piece from the first line to the last: give it a new `grad` in each step, but no other tensor "
+            "its name.",
         ),
         Misconception(
             "steps all",

@@ -86,6 +86,13 @@ EXERCISE = Exercise(
             lambda evidence: _sums(evidence.inputs, lambda r, j: r - 2 * j),
         ),
         by_playing(
+            "own first",
+            "Each rank ends with the tokens of rank r + 1: it began with its own, and the sum that a rank begins is "
+            "finished by its left neighbour.",
+            "Begin with the tokens of r - 1; then this rank's own come last, and their sum stays here.",
+            lambda evidence: _sums(evidence.inputs, lambda r, j: r + 1),
+        ),
+        by_playing(
             "never added",
             "Each rank sends on its own product, and what came is dropped: only two ranks' products are in the sum.",
             "Add what came to your product before you send it on.",
