@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from time import monotonic
 
 import torch
@@ -122,6 +123,28 @@ def _late_waits(rank, group):
 
 def test_a_wait_for_a_call_that_the_ledger_let_go_of_is_noted_too():
     assert run_ranks(_late_waits, 2) == [([True, True], [True, False], [True, True], True)] * 2
+
+
+def _polled(rank, group):
+    """Calls that are waited for at once, while another thread looks all the time which calls have ended."""
+    is_over = threading.Event()
+
+    def look():
+        while not is_over.is_set():
+            ledger.poll()
+
+    with fresh_ledger(), ledger.ledger() as log:
+        watcher = threading.Thread(target=look)
+        watcher.start()
+        for _ in range(600):
+            dist.all_reduce(torch.ones(2), group=group, async_op=True).wait()
+        is_over.set()
+        watcher.join()
+        return sum(event.wait_begin_s is None for event in log._events)
+
+
+def test_a_wait_is_noted_though_another_thread_saw_the_call_end_before_it_returned():
+    assert run_ranks(_polled, 2, timeout=60) == [0, 0]
 
 
 def _never_waited(rank, group):

@@ -20,12 +20,12 @@ MOST_RANKS = 4
 class Exercise:
     """All that a check knows of one exercise. `make` draws each rank's arguments, `expected` computes the answer.
 
-    `values` and `communication` are what a passed check says. `third` judges what else an exercise is
-    about, such as memory or overlap: one more line, in state `blocked` on a machine that cannot measure it. `probe`
-    names a module of tpcourse.check whose `call(function, given, groups, outcome)` the ranks run in place of the plain
-    call: where backward counts too. `free` names sizes that may grow by multiples of `free_step` p (a grader's salt does that).
-    `imports` are modules that take long to import: all ranks do it before the first case, so that none waits for
-    another's import in a collective.
+    `values` and `communication` are what a passed check says. `third` judges what else an exercise is about, such
+    as memory or overlap: one more line, in state `blocked` on a machine that cannot measure it. `probe` names a
+    module of tpcourse.check whose `call(function, given, groups, outcome)` the ranks run in place of the plain
+    call: where backward counts too. `free` names sizes that may grow by multiples of `free_step` p (a grader's salt
+    does that). `imports` are modules that take long to import: all ranks do it before the first case, so that none
+    waits for another's import in a collective.
     """
 
     name: str

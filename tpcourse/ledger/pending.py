@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 MOST = 512      # works kept; they hold tensors
 SETTLE_S = 0.1  # between a work's future and the work itself
+YOUNG_S = 0.2   # between the begin of a call and its return
 
 
 class Handle:
@@ -28,6 +30,15 @@ class Handle:
     def is_done(self) -> bool:
         """Whether the calls have ended, as far as can be seen without waiting."""
         return bool(self.marker.query() if self.work is None else self.work.is_completed())
+
+    def is_young(self) -> bool:
+        """Whether the thread that made the call may not have its work yet. To let go of it would be too early: the
+        thread would get another object for the same work, and its wait would be for nothing that is known.
+        """
+        call = self.calls[0]
+        if self.is_device or self.work is None or call.thread == get_ident():
+            return False
+        return call.event.is_async and monotonic() - call.event.begin_s < YOUNG_S
 
     def holds(self, storage: int) -> bool:
         """Whether a tensor that the calls write has this storage."""
@@ -121,7 +132,7 @@ class Pending:
 
     def look(self, handle: Handle) -> None:
         """Look at one handle."""
-        if handle.is_device and self.captures:
+        if (handle.is_device and self.captures) or handle.is_young():
             return
         try:
             if handle.is_done():
