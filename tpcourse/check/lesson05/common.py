@@ -166,6 +166,15 @@ def _cut_off(finding: Finding) -> bool:
     return finding.evidence.finished and bool(lists) and all(None in map(_kind, output[1:]) for output in lists)
 
 
+def _on_one_rank(finding: Finding) -> bool:
+    """Whether what ranks add up goes to one rank of a group by `reduce`, and no call but an all-reduce brings more."""
+    evidence = finding.evidence
+    events = [event for outcome in evidence.outcomes for event in outcome.events]
+    roots = {(event.group, event.peer) for event in events if event.op == "reduce"}
+    one_each = 0 < len(roots) == len({group for group, _ in roots})
+    return evidence.finished and not evidence.right and one_each and {e.op for e in events} <= {"reduce", "all_reduce"}
+
+
 def _kind(value: Any) -> Any:
     return None if value is None else type(value)
 
@@ -212,5 +221,17 @@ OTHER_OPERATION = by_fault(
     "The values are right, and another collective brought them: here only sums have to travel.",
     "A product over a cut dim leaves partial sums. One `dist.all_reduce` adds them up.",
 )
+REDUCED = Misconception(
+    "on one rank",
+    _on_one_rank,
+    "`dist.reduce` leaves its result on one rank of the group, and the others go on without it.",
+    "Every rank needs it: of torch's two calls that reduce, take the one that leaves the result on all of them.",
+)
+OVER_BUDGET = Misconception(
+    "over budget",
+    lambda f: f.evidence.right and f.fault_kind in ("bytes", "calls"),
+    "The values are right, and the all-reduces are more or larger than the budget allows.",
+    "Which of them adds up what is equal or complete on every rank already? And can one do the work of several?",
+)
 COMMON = (UNWAITED, WORLD, BORROWED, NOT_A_TENSOR)
-LAST = (LEFT_OUT, CUT_OFF, OTHER_OPERATION)
+LAST = (LEFT_OUT, CUT_OFF, REDUCED, OTHER_OPERATION, OVER_BUDGET)

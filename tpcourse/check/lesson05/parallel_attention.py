@@ -8,9 +8,9 @@ import numpy as np
 
 from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson05 import common
+from tpcourse.check.lesson05 import bias, common
 from tpcourse.check.lesson05.given import Given, Inputs, arguments, cut, whole
-from tpcourse.check.misconceptions import by_fault
+from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 SIZES = {2: (2, 4, 5, 4, 3), 3: (2, 5, 7, 3, 4), 4: (3, 4, 7, 8, 2)}
@@ -92,9 +92,12 @@ def played(summed: Any = ("x", "kv_weight"), everywhere: bool = False, width: st
         of["local"] = of["HK"] // evidence.p
 
         def forward(ranks: list[Any]) -> list[Any]:
-            ys = [_on_one_rank(r, scale=of[width] ** -0.5, causal=options.get("causal", True)) for r in ranks]
+            heads = {"scale": of[width] ** -0.5, "causal": options.get("causal", True)}
+            projected = _projected(ranks, SHARED[evidence.p], options)
+            ys = [_on_one_rank(r, *qkv, **heads) for r, qkv in zip(ranks, projected, strict=True)]
+            ys = bias.added(ys, ranks, "out_bias", options.get("inside", "no"))
             ys = getattr(devices, options.get("leave", "sum_copy"))(ys) if options.get("leave", "yes") else ys
-            return [y + r["out_bias"] for y, r in zip(ys, ranks, strict=True)]
+            return bias.added(ys, ranks, "out_bias", "no" if "inside" in options else "all")
 
         groups = {} if everywhere else {"kv_weight": SHARED[evidence.p]}
         return devices.on_ranks(evidence.inputs, forward, summed, groups)
@@ -102,14 +105,30 @@ def played(summed: Any = ("x", "kv_weight"), everywhere: bool = False, width: st
     return way
 
 
-def _on_one_rank(rank: dict[str, Any], **options: Any) -> Any:
+def _projected(ranks: list[dict[str, Any]], shared: Any, options: dict[str, Any]) -> list[Any]:
+    """Each rank's q, k and v; with x through a copy for "q" or "all" of them, a copy behind k and v, or v first."""
+    from tpcourse.check.lesson05 import devices
+
+    xs = [r["x"] for r in ranks]
+    copied = devices.copy_sum(xs) if options.get("copied") else xs
+    qs = [x @ r["q_weight"].T for x, r in zip(copied, ranks, strict=True)]
+    kvs = [x @ r["kv_weight"].T for x, r in zip(xs if options.get("copied") == "q" else copied, ranks, strict=True)]
+    for part in shared if options.get("behind") else ():
+        for rank, kv in zip(part, devices.copy_sum([kvs[rank] for rank in part]), strict=True):
+            kvs[rank] = kv
+    pairs = [kv.chunk(2, -1)[:: -1 if options.get("exchanged") else 1] for kv in kvs]
+    return [(q, *pair) for q, pair in zip(qs, pairs, strict=True)]
+
+
+def _on_one_rank(rank: dict[str, Any], q: Any, k: Any, v: Any, **options: Any) -> Any:
     """What a rank's heads add to y."""
-    k, v = (rank["x"] @ rank["kv_weight"].T).chunk(2, -1)
-    q = (rank["x"] @ rank["q_weight"].T).unflatten(-1, (-1, k.shape[-1]))
+    q = q.unflatten(-1, (-1, k.shape[-1]))
     k, v = (t[:, :, None].expand_as(q) for t in (k, v))
     return _heads(q, k, v, **options).flatten(2) @ rank["out_weight"].T
 
 
+PLACE = "Ranks hold x and kv_weight alike, so these are what a copy belongs to, in front of the product."
+BEHIND = [by_outputs("", played((), copied=copied, behind=True), "", "") for copied in ("", "q")]
 EXERCISE = Exercise(
     name="parallel_attention",
     values="y is whole on every rank; dx and all gradients of weights are those of one device, shared heads too",
@@ -174,6 +193,46 @@ EXERCISE = Exercise(
             "y is partial: each rank returns what its own heads add to it.",
             "`sum_copy(partial, group=tp)` behind the output's product, then the bias.",
             played(leave=""),
+        ),
+        common.by_playing(
+            "k and v exchanged",
+            "k and v are exchanged: of the rows of kv_weight, the first K are k's, and the last K are v's.",
+            "Call the halves by their names, in their order.",
+            played(exchanged=True),
+        ),
+        Misconception(
+            "copy behind the projection",
+            lambda f: any(way.shows(f) for way in BEHIND),
+            "dx is short: the copy behind the K and V projection adds up gradients of k and v over `shared`, and x is "
+            "owed more than that.",
+            PLACE,
+        ),
+        by_outputs(
+            "a copy on both sides of the projection",
+            played((), copied="all", behind=True),
+            "dx has the share of k and v too often: the copy behind their projection adds it up, and then x's own copy "
+            "does so again.",
+            PLACE,
+        ),
+        common.by_playing(
+            "bias inside the sum",
+            "y is too large by (p-1) x out_bias: each rank adds out_bias before the sum.",
+            "Add it behind the sum, where it is added once.",
+            played(inside="all"),
+        ),
+        common.by_playing(
+            "bias over p inside the sum",
+            "y is right, and dout_bias is p times too small: each rank put out_bias/p into the sum.",
+            "Keep out_bias out of the sum, and do not scale it.",
+            played(inside="1/p"),
+        ),
+        bias.on_one_rank(5),
+        bias.summed(5),
+        Misconception(
+            "averaged",
+            bias.averaged("out_bias"),
+            "What the ranks' heads add to y is averaged: these are the terms of one sum over heads.",
+            "Leave out the division by p.",
         ),
         *common.LAST,
     ),

@@ -8,8 +8,9 @@ import numpy as np
 
 from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson05 import common
+from tpcourse.check.lesson05 import bias, common
 from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
+from tpcourse.check.misconceptions import Misconception
 from tpcourse.check.spec import Exercise, nonzero
 
 cases = common.cases(B=(3, 2, 2), T=(4, 5, 3), D=(5, 4, 7), F=(6, 9, 8))
@@ -54,7 +55,9 @@ def budget(case: Case, inputs: Inputs) -> Budget:
 
 
 def played(summed: tuple[str, ...] = ("x",), **steps: str) -> Any:
-    """The MLP with some other pair at a step: `before` and `after` the first product, `middle`, `leave`."""
+    """The MLP with some other pair at a step: `before` and `after` the first product, `middle`, `leave`; or with
+    another amount of bias2 `inside` the sum and `outside`.
+    """
 
     def way(evidence: Evidence) -> list[Any]:
         from torch.nn.functional import gelu
@@ -69,10 +72,9 @@ def played(summed: tuple[str, ...] = ("x",), **steps: str) -> Any:
             xs = at("before", [r["x"] for r in ranks])
             hs = at("after", [x @ r["weight1"].T for x, r in zip(xs, ranks, strict=True)])
             hs = at("middle", [gelu(h + r["bias1"]) for h, r in zip(hs, ranks, strict=True)])
-            inner = 1.0 if "bias2" in steps else 0.0
-            ys = [h @ r["weight2"].T + inner * r["bias2"] for h, r in zip(hs, ranks, strict=True)]
-            ys = at("leave", ys, "sum_copy")
-            return [y + (1.0 - inner) * r["bias2"] for y, r in zip(ys, ranks, strict=True)]
+            ys = [h @ r["weight2"].T for h, r in zip(hs, ranks, strict=True)]
+            ys = at("leave", bias.added(ys, ranks, "bias2", steps.get("inside", "no")), "sum_copy")
+            return bias.added(ys, ranks, "bias2", steps.get("outside", "no" if "inside" in steps else "all"))
 
         return devices.on_ranks(evidence.inputs, forward, summed)
 
@@ -137,7 +139,22 @@ EXERCISE = Exercise(
             "bias before the sum",
             "y is too large by (p-1) x bias2: each rank adds bias2 before the sum.",
             "Add bias2 behind the sum, where it is added once.",
-            played(bias2="inside"),
+            played(inside="all"),
+        ),
+        common.by_playing(
+            "bias over p",
+            "y is right, and dbias2 is p times too small: each rank put bias2/p into the sum, so its bias2 takes 1/p "
+            "of the step.",
+            "Keep bias2 out of the sum, and do not scale it.",
+            played(inside="1/p"),
+        ),
+        bias.on_one_rank(5),
+        bias.summed(5),
+        Misconception(
+            "averaged",
+            bias.averaged("bias2"),
+            "The products of the ranks are averaged: they are the terms of one sum over F.",
+            "Leave out the division by p.",
         ),
         common.by_playing(
             "summed both ways",
@@ -145,6 +162,17 @@ EXERCISE = Exercise(
             "added up.",
             "Partial sums become one replicated tensor: sum forward, copy backward.",
             played(leave="sum_sum"),
+        ),
+        common.by_playing(
+            "weights summed",
+            "y is right, and gradients of cut weights are added up: each rank has a part of its own, and the part's "
+            "gradient is complete.",
+            "Only x is shared by the products of all ranks: only dx is a sum over them.",
+            played(("x", "weight1")),
+            played(("x", "weight2")),
+            played(("x", "weight1", "weight2")),
+            played(("x", "weight1", "bias1")),
+            played(("x", "weight1", "bias1", "weight2")),
         ),
         *common.LAST,
     ),

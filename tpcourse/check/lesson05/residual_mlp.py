@@ -8,7 +8,7 @@ import numpy as np
 
 from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson05 import common, parallel_mlp
+from tpcourse.check.lesson05 import bias, common, parallel_mlp
 from tpcourse.check.lesson05.given import Inputs
 from tpcourse.check.misconceptions import Misconception
 from tpcourse.check.spec import Exercise
@@ -52,7 +52,7 @@ def played(
 
         from tpcourse.check.lesson05 import devices
 
-        much = {"no": 0.0, "all": 1.0, "1/p": 1 / evidence.p, "-(p-1)": 1.0 - evidence.p}
+        much = {name: bias.amount(name, evidence.p) for name in (before, after, scale)}
 
         def forward(ranks: list[Any]) -> list[Any]:
             hs = [gelu(r["x"] @ r["weight1"].T + r["bias1"]) for r in ranks]
@@ -108,6 +108,7 @@ EXERCISE = Exercise(
             "y is right now, and only the first rank's copy of bias2 has a gradient: after one step the copies differ.",
             "Every rank adds its copy behind the sum, to a y that is whole there.",
         ),
+        bias.summed(5),
         common.by_playing(
             "averaged",
             "bias2 is right now, and the products are averaged: they are the terms of one sum.",

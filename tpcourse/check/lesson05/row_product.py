@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from tpcourse.check.budget import Budget
-from tpcourse.check.compare import agree
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson05 import common
+from tpcourse.check.lesson05 import bias, common
 from tpcourse.check.lesson05.given import Inputs, arguments, cut, whole
 from tpcourse.check.misconceptions import Finding, Misconception
 from tpcourse.check.spec import Exercise, nonzero
@@ -51,26 +50,13 @@ def played(before: str = "no", after: str = "all", sums: str = "sum_copy") -> Wa
     def way(evidence: Evidence) -> list[Any]:
         from tpcourse.check.lesson05 import devices
 
-        much = {"no": 0.0, "all": 1.0, "1/p": 1 / evidence.p}
-
         def forward(ranks: list[Any]) -> list[Any]:
-            parts = [r["x"] @ r["weight"].T + much[before] * r["bias"] for r in ranks]
-            added = getattr(devices, sums)(parts) if sums else parts
-            return [y + much[after] * r["bias"] for r, y in zip(ranks, added, strict=True)]
+            parts = bias.added([r["x"] @ r["weight"].T for r in ranks], ranks, "bias", before)
+            return bias.added(getattr(devices, sums)(parts) if sums else parts, ranks, "bias", after)
 
         return devices.on_ranks(evidence.inputs, forward, summed=())
 
     return way
-
-
-def _averaged(finding: Finding) -> bool:
-    """Whether y is the mean of the ranks' products, with the bias or a p-th of it; whatever gradients are."""
-    evidence = finding.evidence
-    if not evidence.finished or not all(isinstance(output, list) and output for output in evidence.outputs):
-        return False
-    y, bias = evidence.expected[0][0], evidence.inputs[0]["bias"].array
-    means = (y / evidence.p, (y - bias) / evidence.p + bias)
-    return any(all(agree(output[0], mean) for output in evidence.outputs) for mean in means)
 
 
 def _gathers(finding: Finding, partial: bool) -> bool:
@@ -106,13 +92,8 @@ EXERCISE = Exercise(
             "Add the whole bias after the sum: its gradient is the whole dy then, on every rank.",
             played("1/p", "no"),
         ),
-        Misconception(
-            "bias on one rank",
-            common.first_only(3),
-            "Only the first rank adds the bias, so only its copy of the bias has a gradient: after one step the copies "
-            "differ.",
-            "Add the bias after the sum, on every rank.",
-        ),
+        bias.on_one_rank(3),
+        bias.summed(3),
         common.by_playing(
             "not summed",
             "y is partial: the ranks' values add up to the right one, and each rank returns its own.",
@@ -128,7 +109,7 @@ EXERCISE = Exercise(
         ),
         Misconception(
             "averaged",
-            _averaged,
+            bias.averaged("bias"),
             "The products are averaged: y is a sum over F, and each rank has some of its terms.",
             "Leave out the division by p.",
         ),

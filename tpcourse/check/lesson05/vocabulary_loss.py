@@ -173,6 +173,12 @@ EXERCISE = Exercise(
             "Sum forward, copy backward: `sum_copy`.",
             played("both ways"),
         ),
+        common.by_playing(
+            "pair swapped",
+            "Forward adds up nothing, so each rank has the loss of its own columns; backward adds up instead.",
+            "Partial sums become one replicated tensor: of the two pairs, take the one that sums forward.",
+            played("swapped"),
+        ),
         Misconception(
             "overflow",
             _overflows,

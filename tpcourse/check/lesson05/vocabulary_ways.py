@@ -9,13 +9,14 @@ from tpcourse.check.evidence import Evidence
 
 def played(*mistakes: str) -> Any:
     """The loss with some mistakes: own max, sum, targets or softmax; logs added; a clamped, wrapped or first column for
-    other targets; a rank's end too, or its start or end left out; sums both ways.
+    other targets; a rank's end too, or its start or end left out; sums both ways, or in backward only (swapped).
     """
 
     def way(evidence: Evidence) -> list[Any]:
         from tpcourse.check.lesson05 import devices
 
         add = devices.sum_sum if "both ways" in mistakes else devices.sum_copy
+        add = devices.copy_sum if "swapped" in mistakes else add
         widths = [given["logits"].array.shape[1] for given in evidence.inputs]
         starts = [sum(widths[:rank]) for rank in range(evidence.p)]
 
