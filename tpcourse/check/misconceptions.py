@@ -81,6 +81,16 @@ def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], 
     return Misconception(name, shows, sentence, hint)
 
 
+def by_playing_all(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:
+    """As `by_playing`, in every case: for a mistake that looks like another one in a small group."""
+
+    def shows(finding: Finding) -> bool:
+        cases = (finding.evidence, *finding.others)
+        return any(all(not e.right and e.would_give(way(e)) for e in cases) for way in ways)
+
+    return Misconception(name, shows, sentence, hint)
+
+
 def likely(finding: Finding, known: tuple[Misconception, ...]) -> Misconception | None:
     """The first misconception that shows in the finding, the exercise's own before the general ones."""
     return next((m for m in (ONLY_IN_THE_WORLD, *known, *GENERAL) if m.shows(finding)), None)

@@ -91,6 +91,17 @@ def _one_dim(evidence: Evidence) -> list[Any]:
     return _sums(*names)(evidence)
 
 
+def _forgotten(name: str) -> Misconception:
+    """Three of the four are repaired."""
+    others = [other for other in PARTIAL if other != name]
+    return by_outputs(
+        f"{name} forgotten",
+        _sums(*others),
+        f"One gradient is still partial, that of `{name}`; the other three are repaired.",
+        "This weight too meets only this rank's tokens: look for it in `block_and_norm`.",
+    )
+
+
 def _a_call_each(finding: Finding) -> bool:
     return finding.evidence.right and finding.fault_kind == "calls" and calls_of(finding, "all_reduce") > 1
 
@@ -140,6 +151,7 @@ EXERCISE = Exercise(
             "The row biases are repaired, and the gradients of norm1 and norm2 are still partial.",
             "A norm's scale is multiplied with this rank's tokens, and collects their gradient only.",
         ),
+        *(_forgotten(name) for name in PARTIAL),
         by_outputs(
             "last norm too",
             _sums(*PARTIAL, "norm3.scale"),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from tpcourse.check.budget import Budget
-from tpcourse.check.compare import Named
+from tpcourse.check.compare import Named, agree
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05.common import LEFT_OUT
 from tpcourse.check.lesson06.common import (
@@ -19,6 +20,7 @@ from tpcourse.check.lesson06.common import (
     gives,
     is_right,
     no_backward,
+    result_of,
     rules,
 )
 from tpcourse.check.lesson06.one_device import pieces_through_block
@@ -28,6 +30,7 @@ from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 Inputs = list[dict[str, Any]]
 Y, DX = range(2)
+BIASES = ("attention_bias", "mlp_bias")
 SIZES = {2: (3, 8), 3: (2, 12), 4: (3, 8)}
 
 
@@ -59,15 +62,42 @@ def budget(case: Case, inputs: Inputs) -> Budget:
 
 def _through(inputs: Inputs, **factors: float) -> list[dict[str, np.ndarray]]:
     """All results of all ranks, with some weights multiplied by a factor."""
+    return _with_factors(inputs, [factors] * len(inputs))
+
+
+def _with_factors(inputs: Inputs, factors: list[dict[str, float]]) -> list[dict[str, np.ndarray]]:
+    """As `_through`, with each rank's own factors."""
     parts = [dict(given["block"].weights) for given in inputs]
-    for part in parts:
-        part.update({name: factor * part[name] for name, factor in factors.items()})
+    for part, own in zip(parts, factors, strict=True):
+        part.update({name: factor * part[name] for name, factor in own.items()})
     return pieces_through_block(parts, [given["x"] for given in inputs], [given["dy"] for given in inputs])
 
 
 def _bias_before_sum(evidence: Evidence) -> list[np.ndarray]:
     found = _through(evidence.inputs, attention_bias=evidence.p, mlp_bias=evidence.p)
     return [results["y"] for results in found]
+
+
+def _bias_on_one(evidence: Evidence) -> bool:
+    """y is that of the first rank alone adding one of the biases, or both; or of the last rank."""
+    found = False
+    for owner, names in product((0, evidence.p - 1), (BIASES[:1], BIASES[1:], BIASES)):
+        factors = [{} if rank == owner else dict.fromkeys(names, 0.0) for rank in range(evidence.p)]
+        results = _with_factors(evidence.inputs, factors)
+        found = found or gives(evidence, Y, [own["y"] for own in results])
+    return found
+
+
+def _bias_in_sum_once(evidence: Evidence) -> bool:
+    """y is right, and of a bias one rank has the gradient of all tokens, the others none, or zero."""
+    return is_right(evidence, Y) and any(_one_has_all(evidence, name) for name in BIASES)
+
+
+def _one_has_all(evidence: Evidence, name: str) -> bool:
+    index = evidence.expected[0].names.index(f"d{name}")
+    total = np.sum([row[index] for row in evidence.expected], axis=0)
+    got = [d for d in result_of(evidence, index) if d is not None and np.any(d)]
+    return len(got) == 1 and agree(got[0], total)
 
 
 def _bias_divided(evidence: Evidence) -> bool:
@@ -133,10 +163,23 @@ EXERCISE = Exercise(
             "The bias belongs behind the scatter-sum: there each token gets it once.",
         ),
         Misconception(
+            "bias on one rank",
+            lambda f: _bias_on_one(f.evidence),
+            "A bias is added on some ranks and not on others: the tokens there go without it.",
+            "Behind the scatter-sum every rank has tokens of its own, and each of them gets both biases.",
+        ),
+        Misconception(
             "bias divided by p",
             lambda f: _bias_divided(f.evidence),
             "y is right, and each bias gets 1/p of all tokens' gradient: it was divided by p before the sum.",
             "Add the whole bias behind the scatter-sum, to this rank's tokens.",
+        ),
+        Misconception(
+            "bias in the sum once",
+            lambda f: _bias_in_sum_once(f.evidence),
+            "y is right, and a bias gets all tokens' gradient on one rank and none on the others: it is added on that "
+            "rank alone, before the sum.",
+            "Behind the scatter-sum every rank has tokens of its own: added there, its bias gets their gradient.",
         ),
         LEFT_OUT,
         no_backward(

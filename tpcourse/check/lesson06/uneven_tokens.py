@@ -10,6 +10,7 @@ from tpcourse.check.budget import Budget
 from tpcourse.check.compare import Named, agree
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson06.common import FIRST, OVER_BUDGET, by_result, double_bytes, is_right, result_of, rules
+from tpcourse.check.lesson06.early_return import EARLY_RETURN
 from tpcourse.check.lesson06.recipe import D, Made, Shared, new_parts
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
 from tpcourse.check.report import FAILED, PASSED, Line
@@ -174,6 +175,7 @@ EXERCISE = Exercise(
     probe="lesson06.rank_uneven_tokens",
     misconceptions=(
         *FIRST,
+        EARLY_RETURN,
         by_result(
             "mean of means",
             LOSS,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson07 import common, gathering, layers
+from tpcourse.check.lesson07 import common, gathering, layer_values, layers
 from tpcourse.check.lesson07.common import BYTES, Inputs
 from tpcourse.check.report import Line
 from tpcourse.check.spec import Exercise
@@ -51,8 +51,8 @@ EXERCISE = Exercise(
     imports=common.SLOW,
     misconceptions=(
         *common.FIRST,
-        *layers.VALUES,
-        layers.ALL_REDUCE,
+        *layer_values.VALUES,
+        layer_values.ALL_REDUCE,
         common.by_line(
             "all at once",
             layers.gathers_all_first,

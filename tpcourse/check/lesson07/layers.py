@@ -15,7 +15,6 @@ from tpcourse.check.lesson07 import common
 from tpcourse.check.lesson07.common import BYTES, Inputs
 from tpcourse.check.lesson07.plain import backward, cut, forward, piece_size
 from tpcourse.check.lesson07.recipe import Made
-from tpcourse.check.misconceptions import Misconception
 from tpcourse.check.spec import group_sizes, nonzero
 
 D = 6
@@ -206,38 +205,3 @@ def gathers_all_first(evidence: Evidence, rank: int) -> bool:
 def scatters_last(evidence: Evidence, rank: int) -> bool:
     """Whether no gradient was on its way when the last layer of backward began."""
     return bool(found := moments(evidence, rank)) and not found[-1].scattered
-
-
-def _with(change: Callable[[Evidence, list[list[np.ndarray]]], list[np.ndarray]]) -> Callable[[Evidence], list[Any]]:
-    def way(evidence: Evidence) -> list[Any]:
-        ys, gradients = through(evidence.inputs)
-        return named(ys, change(evidence, gradients))
-
-    return way
-
-
-def _own_pieces(evidence: Evidence) -> list[Any]:
-    ys, gradients = through(evidence.inputs)
-    return [named(ys, own)[rank] for rank, own in enumerate(gradients)]
-
-
-VALUES = (
-    common.by_playing(
-        "sum for mean",
-        "The gradients are p times too large: a reduce-scatter adds, and ranks' losses are averaged.",
-        "Divide by p, the array before or the piece after.",
-        _with(lambda evidence, gradients: [np.sum(own, axis=0) for own in zip(*gradients, strict=True)]),
-    ),
-    common.by_playing(
-        "own gradient",
-        "Each rank returns its piece of its own gradient: the other ranks' examples are not in it.",
-        "Every rank has a gradient for all weights of a layer: one reduce-scatter brings each to its owner.",
-        _own_pieces,
-    ),
-)
-ALL_REDUCE: Misconception = common.over_with(
-    "all-reduce kept",
-    "all_reduce",
-    "A layer's gradient is all-reduced: every rank gets the whole average, pays twice the bytes for it, and keeps 1/p.",
-    "`reduce_scatter(flat, group=dp)` of `tpcourse.wire`.",
-)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
-from tpcourse.check.lesson07 import common, gathering, layers
+from tpcourse.check.lesson07 import common, gathering, layer_values, layers
 from tpcourse.check.lesson07.common import Inputs
 from tpcourse.check.lesson07.layers import BACKWARD, FORWARD, L, Moment
 from tpcourse.check.misconceptions import Finding, Misconception, by_fault
@@ -113,7 +113,7 @@ EXERCISE = Exercise(
             "`work.wait()` on this layer's handle, then begin the next gather, then compute.",
         ),
         common.UNWAITED,
-        *layers.VALUES,
+        *layer_values.VALUES,
         Misconception(
             "one too many",
             _one_too_many,
@@ -127,7 +127,7 @@ EXERCISE = Exercise(
             "for nothing.",
             "Write the order of uses as one list: 0 .. L-1, then L-1 .. 0. The next to fetch is the next in the list.",
         ),
-        layers.ALL_REDUCE,
+        layer_values.ALL_REDUCE,
         by_fault(
             "late",
             "late in forward",

@@ -13,9 +13,10 @@ from tpcourse.check.budget import Budget, Fault
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson07 import common
 from tpcourse.check.lesson07.common import BYTES, HELD, Inputs
+from tpcourse.check.lesson07.other_rules import OTHER_RULES
 from tpcourse.check.lesson07.plain import Adam, least_squares, new_options, piece_size
 from tpcourse.check.lesson07.recipe import Made
-from tpcourse.check.misconceptions import Finding, Misconception
+from tpcourse.check.misconceptions import Finding, Misconception, by_playing_all
 from tpcourse.check.report import FAILED, Line
 from tpcourse.check.spec import Exercise, group_sizes, nonzero
 
@@ -192,6 +193,13 @@ EXERCISE = Exercise(
             "`dist.all_reduce` the whole gradient before you cut the piece out of it: all ranks' examples count in "
             "every element.",
             Played(averages=False),
+            Played(averages=False, factor=lambda p: 1 / p),
+        ),
+        by_playing_all(
+            "divided twice",
+            "The step is that of a gradient p times too small: on its way it is divided by p twice.",
+            "One division makes the mean: of the sum or of each rank's share, not of both.",
+            Played(factor=lambda p: 1 / p),
         ),
         common.by_playing(
             "old weights",
@@ -213,6 +221,7 @@ EXERCISE = Exercise(
             "Make the optimizer once, before the loop: its states are what this exercise is about.",
             Played(keeps_moments=False),
         ),
+        *OTHER_RULES,
         Misconception(
             "stops",
             _stops,

@@ -13,7 +13,7 @@ from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson08 import common
 from tpcourse.check.lesson08.common import BYTES, Inputs, by_kind, by_playing
 from tpcourse.check.lesson08.trace import Moment, moments
-from tpcourse.check.misconceptions import by_fault
+from tpcourse.check.misconceptions import by_fault, by_playing_all
 from tpcourse.check.spec import Exercise, nonzero
 
 cases = common.tp_cases(T=(6, 9, 8), D=(4, 5, 3), N=(5, 7, 6))
@@ -121,6 +121,13 @@ EXERCISE = Exercise(
             "dx is this rank's share alone: every rank's columns used the same x, and their gradients add up.",
             "A reduce-scatter of dy W, [T, D] -> [T/p, D].",
             _with(_own_dx, _dweight),
+        ),
+        by_playing_all(
+            "dx averaged",
+            "dx is p times too small: ranks' shares of it are shares of one gradient, and their sum is the result, "
+            "not their mean.",
+            "Leave out the division by p. A mean is for gradients of other examples.",
+            _with(lambda inputs: [dx / len(inputs) for dx in _dx(inputs)], _dweight),
         ),
         by_playing(
             "own tokens",

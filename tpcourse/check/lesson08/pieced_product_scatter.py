@@ -11,6 +11,7 @@ from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson08 import common
 from tpcourse.check.lesson08.common import BYTES, Inputs, by_call, by_kind, by_playing
 from tpcourse.check.lesson08.trace import Moment, moments
+from tpcourse.check.misconceptions import by_playing_all
 from tpcourse.check.spec import Exercise, nonzero
 
 cases = common.tp_cases(T=(12, 18, 24), K=(6, 9, 8), D=(4, 6, 10), num_pieces=(2, 3, 2))
@@ -103,6 +104,13 @@ EXERCISE = Exercise(
             "Only the first part of K is in the sum: cut along K, every number needs all parts.",
             "Cut along a dim that the product keeps.",
             _first_part,
+        ),
+        by_playing_all(
+            "averaged",
+            "The result is p times too small: the ranks' products are shares of one product over K, and their sum is "
+            "the result, not their mean.",
+            "Leave out the division by p. A mean is for gradients of other examples.",
+            lambda evidence: [row / evidence.p for row in evidence.expected],
         ),
         by_kind(
             "untouched",

@@ -12,6 +12,7 @@ from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson08 import common
 from tpcourse.check.lesson08.common import BYTES, Inputs, by_kind, by_playing
 from tpcourse.check.lesson08.trace import Moment, numbered
+from tpcourse.check.misconceptions import by_playing_all
 from tpcourse.check.spec import Exercise, nonzero
 
 cases = common.tp_cases(rows=(4, 3, 2), D=(5, 4, 6), N=(3, 7, 5))
@@ -38,6 +39,16 @@ def _with_tokens(inputs: Inputs, owner: Callable[[int, int], int]) -> list[Any]:
         np.concatenate([xs[owner(rank, place) % p] for place in range(p)]) @ given["weight"].T + given["bias"]
         for rank, given in enumerate(inputs)
     ]
+
+
+def _biased(times: Callable[[int], int]) -> Callable[[Evidence], list[Any]]:
+    """y with the bias added another number of times, which depends on p."""
+
+    def way(evidence: Evidence) -> list[Any]:
+        pairs = zip(evidence.expected, evidence.inputs, strict=True)
+        return [row + (times(evidence.p) - 1) * given["bias"] for row, given in pairs]
+
+    return way
 
 
 def budget(case: Case, inputs: Inputs) -> Budget:
@@ -101,6 +112,27 @@ EXERCISE = Exercise(
             "In every step a rank sends its own tokens, so the left one's come again and again: right at 2 ranks only.",
             "Pass on what came in the step before.",
             lambda evidence: _with_tokens(evidence.inputs, lambda rank, place: rank if place == rank else rank - 1),
+        ),
+        by_playing_all(
+            "one place off",
+            "The rows of y are one place off: every rank's tokens are where those of the rank beside it belong.",
+            "In step 0 a rank multiplies its own tokens, and their place is its own, r. Count from there.",
+            lambda evidence: _with_tokens(evidence.inputs, lambda rank, place: place - 1),
+            lambda evidence: _with_tokens(evidence.inputs, lambda rank, place: place + 1),
+        ),
+        by_playing(
+            "no bias",
+            "The bias is not in y: every row is the product alone.",
+            "One device computes x W^T + bias: each row gets this rank's bias, once.",
+            _biased(lambda p: 0),
+        ),
+        by_playing(
+            "bias more than once",
+            "The bias is in every row more than once.",
+            "Each row is made by one product, and gets the bias there or at the end: not at both, and not per step.",
+            _biased(lambda p: 2),
+            _biased(lambda p: p),
+            _biased(lambda p: p + 1),
         ),
         by_playing(
             "averaged",
