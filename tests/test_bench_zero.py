@@ -152,7 +152,8 @@ def test_losses_that_differ_by_more_than_rounding_are_said(loss):
 def test_a_recording_of_the_bench_is_what_the_lesson_draws(tmp_path):
     record("zero", summary(made_up() | {"num_parameters": 1_010_000_000}), tmp_path)
     content = json.loads((tmp_path / "zero.json").read_text())
-    assert content["bench"] == "zero" and torch.__version__.startswith(content["machine"]["torch"])
+    recorded, installed = (version.partition("+")[0] for version in (content["machine"]["torch"], torch.__version__))
+    assert content["bench"] == "zero" and recorded == installed, "the build may be named in one of them only"
     rows, title = draw.recorded_stages({"2 x NVIDIA H200": content["figures"]})
     assert title == "1 B parameters, 2 x NVIDIA H200"
     assert draw.memory_and_time(rows, title).get_xlabel() == "ms a step"

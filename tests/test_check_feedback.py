@@ -78,7 +78,8 @@ def test_a_missing_name_is_told_with_what_may_have_become_of_it(told):
 def test_a_loop_without_an_end_is_stopped_and_named_with_its_line(told, monkeypatch):
     monkeypatch.setattr(runner, "LIMIT_S", 4)
     text = told(RIGHT.replace('print("place", r)', "while True: p = p"))
-    assert re.search(r"Its time was up\. No rank waits for another: rank.* at line 7", text), text
+    who = "(rank [23]|ranks 2-3) (is computing|are computing|does not answer|do not answer)"  # a busy machine's too
+    assert re.search(rf"Its time was up\. No rank waits for another: {who} at line 7", text), text
     assert "it is a loop that does not end" in text, text
     assert "printed" not in text
 

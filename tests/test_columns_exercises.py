@@ -10,7 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
-from exercise_help import Answers, failure
+from exercise_help import Answers
 
 from tpcourse import check
 from tpcourse.check import rank_side
@@ -178,38 +178,3 @@ def test_a_call_that_is_waited_for_later_is_right(shared_ranks, waits, capsys):
     shared_ranks.run_cell(lesson.changed("column_product", (f"{call})", f"{call}, async_op=True){waits}")))
     check.exercise(shared_ranks, "column_product")
     assert capsys.readouterr().out.startswith("column_product: passed")
-
-
-P, FIRST, ENTER = "dist.get_world_size(tp)", "dist.get_rank(tp) == 0", "    x = copy_sum(x, group=tp)\n"
-PROJECTION = ("(x @ copy_sum(kv_weight, group=shared).T)", "copy_sum(x @ kv_weight.T, group=shared)")
-REDUCED, ONE_RANK = "`dist.reduce` leaves its result on one rank", "only its copy of the bias has a gradient"
-OVER, SUMMED = "the all-reduces are more or larger", "All is right but the gradient of the bias"
-COPIED_TWICE = [(ENTER, ""), ("(x @ q", "(copy_sum(x, group=tp) @ q"), ("(x @ copy", "(copy_sum(x, group=tp) @ copy")]
-MISSES = {
-    "mlp, bias behind": ("parallel_mlp", ONE_RANK, ("+ bias2", f"+ (bias2 if {FIRST} else 0)")),
-    "mlp, bias in front": ("parallel_mlp", ONE_RANK, (", group=tp) + bias2", f" + bias2 * ({FIRST}), group=tp)")),
-    "mlp, all averaged": ("parallel_mlp", "are averaged", (", group=tp) + bias2", f" + bias2, group=tp) / {P}")),
-    "mlp, bias summed": ("parallel_mlp", SUMMED, ("+ bias2", "+ copy_sum(bias2, group=tp)")),
-    "mlp, weight summed": ("parallel_mlp", "gradients of cut weights", ("@ weight1", "@ copy_sum(weight1, group=tp)")),
-    "bias inside": ("parallel_attention", "(p-1) x out_bias", (", group=tp) + out_bias", " + out_bias, group=tp)")),
-    "bias/p": ("parallel_attention", "dout_bias is p", (", group=tp) + out_bias", f" + out_bias / {P}, group=tp)")),
-    "bias on one": ("parallel_attention", ONE_RANK, ("+ out_bias", f"+ (out_bias if {FIRST} else 0)")),
-    "bias summed": ("parallel_attention", SUMMED, ("+ out_bias", "+ copy_sum(out_bias, group=tp)")),
-    "averaged": ("parallel_attention", "is averaged", ("+ out_bias", f"/ {P} + out_bias")),
-    "two copies": ("parallel_attention", "share of k and v too often", PROJECTION),
-    "behind alone": ("parallel_attention", "is owed more than that", PROJECTION, (ENTER, "")),
-    "copied twice": ("parallel_attention", OVER, *COPIED_TWICE),
-    "residual, bias summed": ("residual_mlp", SUMMED, ("+ bias2", "+ copy_sum(bias2, group=tp)")),
-    "dx to one rank": ("column_product", REDUCED, ("all_reduce(dx", "reduce(dx, group_dst=0")),
-    "squares to one rank": ("gradient_norm", REDUCED, ("all_reduce(total", "reduce(total, group_dst=0")),
-    "maximum to one rank": ("vocabulary_loss", REDUCED, ("all_reduce(top", "reduce(top, group_dst=0")),
-}
-
-
-@pytest.mark.parametrize("miss", MISSES)
-def test_a_near_miss_is_told_what_it_did(shared_ranks, miss):
-    name, sentence, *changes = MISSES[miss]
-    lesson = Answers("05_columns_and_rows")
-    lesson.set_up(shared_ranks)
-    shared_ranks.run_cell(lesson.changed(name, *changes))
-    assert sentence in failure(shared_ranks, name).partition(" why ")[2].split(" hint ")[0]

@@ -60,11 +60,17 @@ def by_fault(name: str, kind: str, sentence: str, hint: str) -> Misconception:
 
 def by_outputs(name: str, wrong: Callable[[Evidence], list], sentence: str, hint: str) -> Misconception:
     """A misconception recognised by recomputing what the wrong algorithm returns."""
+    return Misconception(name, returns(wrong), sentence, hint)
+
+
+def returns(wrong: Callable[[Evidence], list]) -> Callable[[Finding], bool]:
+    """Whether the ranks return what a wrong algorithm does."""
+
     def shows(finding: Finding) -> bool:
         evidence = finding.evidence
         return evidence.finished and not evidence.right and evidence.would_give(wrong(evidence))
 
-    return Misconception(name, shows, sentence, hint)
+    return shows
 
 
 def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:

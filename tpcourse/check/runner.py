@@ -13,7 +13,7 @@ from IPython.utils.capture import capture_output
 
 from tpcourse.check.axes import judge
 from tpcourse.check.calculation import CALCULATIONS, calculate, find_calculation
-from tpcourse.check.calls import in_rank
+from tpcourse.check.calls import in_rank, sentence_of
 from tpcourse.check.evidence import RUNNING, STUBBED, Case, Evidence, Outcome
 from tpcourse.check.fresh import salted
 from tpcourse.check.report import Verdict
@@ -157,13 +157,7 @@ def collect(ranks: Any, case: Case, function: str, *args: Any) -> tuple[list[Out
     except RanksInterrupted:
         raise
     except RanksError as error:
-        results, failure, kind = ranks.run(in_rank, "last_outcome", token), _sentence(error), type(error).__name__
+        results, failure, kind = ranks.run(in_rank, "last_outcome", token), sentence_of(error), type(error).__name__
     outcomes = [results[rank] or Outcome(state=RUNNING) for rank in case.members]
     stubbed = any(outcome.state == STUBBED for outcome in outcomes)
     return outcomes, "" if stubbed else failure, kind
-
-
-def _sentence(error: Exception) -> str:
-    report = getattr(error, "report", None)
-    text = getattr(report, "sentence", "") or str(error).strip() or type(error).__name__
-    return text.splitlines()[0]

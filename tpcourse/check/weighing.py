@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from tpcourse.check.calls import sentence_of
 from tpcourse.check.report import FAILED, NOT_JUDGED, PASSED, Line, Verdict
 from tpcourse.check.spec import MOST_RANKS
 from tpcourse.ranks.errors import RanksError, RanksInterrupted
@@ -91,7 +92,7 @@ def weigh(ranks: Any, spec: Weighing) -> Verdict:
         except RanksInterrupted:
             raise
         except RanksError as error:
-            found = [{"error": _sentence(error), "rank": None}]
+            found = [{"error": sentence_of(error), "rank": None}]
         trials += [{"rank": rank, **facts} for rank, facts in enumerate(found) if facts is not None]
         if any("stubbed" in facts or "error" in facts for facts in trials):
             break
@@ -145,12 +146,6 @@ def _fault(axis: Axis, facts: Facts) -> str:
 def _sent(facts: Facts) -> str:
     sent = facts.get("sent", ())
     return f"calls {', '.join(sent)}; nothing has to be sent" if sent else ""
-
-
-def _sentence(error: Exception) -> str:
-    report = getattr(error, "report", None)
-    text = getattr(report, "sentence", "") or str(error).strip() or type(error).__name__
-    return text.splitlines()[0]
 
 
 def same_counts(facts: Facts) -> str:

@@ -10,13 +10,17 @@ from typing import Any
 from tpcourse import ledger
 from tpcourse.ledger.event import Event
 
+Works = list[tuple[Any, list[Event]]]
+
 
 class Listener:
-    """What the recorder tells of a block: works as they begin, and waits of one thread, or of all."""
+    """What the recorder tells of a block: waits of this thread, or of any, and works as they begin, for a list that is
+    given to hold them.
+    """
 
-    def __init__(self, note: Callable[[Any], bool | None], thread: int | None) -> None:
-        self.note, self.thread = note, thread
-        self.works: list[tuple[Any, list[Event]]] | None = None  # held only where somebody follows them
+    def __init__(self, note: Callable[[Any], bool | None], any_thread: bool, works: Works | None = None) -> None:
+        self.note, self.works = note, works
+        self.thread = None if any_thread else threading.get_ident()
 
     def begins(self, work: Any, events: list[Event]) -> None:
         """Calls began, with this work to wait for."""
@@ -34,26 +38,24 @@ def noting_waits(note: Callable[[Any], bool | None], *, any_thread: bool = False
 
     Trap: on gloo a second wait for the same message waits for another message.
     """
-    with _listening(Listener(note, None if any_thread else threading.get_ident())):
+    with _listening(Listener(note, any_thread)):
         yield
 
 
 @contextmanager
 def following(
     waited: Callable[[Any, list[Event]], bool | None], *, any_thread: bool = False
-) -> Iterator[list[tuple[Any, list[Event]]]]:
+) -> Iterator[Works]:
     """In the block, `waited(work, events)` is called before a wait for calls that began in it; True as above.
 
     Gives the works with their calls' events, and holds them, so that a work's identity stays its own.
     """
-    works: list[tuple[Any, list[Event]]] = []
+    works: Works = []
 
     def note(work: Any) -> bool | None:
         return next((waited(work, events) for other, events in works if other is work), None)
 
-    listener = Listener(note, None if any_thread else threading.get_ident())
-    listener.works = works
-    with _listening(listener):
+    with _listening(Listener(note, any_thread, works)):
         try:
             yield works
         finally:

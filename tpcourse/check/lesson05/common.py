@@ -93,11 +93,16 @@ def _size_fault(rank: int, outcome: Any, axis: str, allowed: Sums) -> Fault | No
 
 def by_playing(name: str, sentence: str, hint: str, *ways: Callable[[Evidence], list[Any]]) -> Misconception:
     """A misconception that shows in what some case's ranks return: the same as when the mistake is played here."""
+    return Misconception(name, plays(*ways), sentence, hint)
+
+
+def plays(*ways: Callable[[Evidence], list[Any]]) -> Callable[[Finding], bool]:
+    """Whether some case's ranks return the same as when the mistake is played here, in one of these ways."""
 
     def shows(finding: Finding) -> bool:
         return any(e.finished and not e.right and _one_of(e, ways) for e in (finding.evidence, *finding.others))
 
-    return Misconception(name, shows, sentence, hint)
+    return shows
 
 
 def _one_of(evidence: Evidence, ways: tuple[Callable[[Evidence], list[Any]], ...]) -> bool:

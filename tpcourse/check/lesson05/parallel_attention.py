@@ -10,7 +10,7 @@ from tpcourse.check.budget import Budget
 from tpcourse.check.evidence import Case, Evidence
 from tpcourse.check.lesson05 import bias, common
 from tpcourse.check.lesson05.given import Given, Inputs, arguments, cut, whole
-from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs
+from tpcourse.check.misconceptions import Misconception, by_fault, by_outputs, returns
 from tpcourse.check.spec import Exercise, group_sizes, nonzero, one_group
 
 SIZES = {2: (2, 4, 5, 4, 3), 3: (2, 5, 7, 3, 4), 4: (3, 4, 7, 8, 2)}
@@ -128,7 +128,7 @@ def _on_one_rank(rank: dict[str, Any], q: Any, k: Any, v: Any, **options: Any) -
 
 
 PLACE = "Ranks hold x and kv_weight alike, so these are what a copy belongs to, in front of the product."
-BEHIND = [by_outputs("", played((), copied=copied, behind=True), "", "") for copied in ("", "q")]
+BEHIND = [returns(played((), copied=copied, behind=True)) for copied in ("", "q")]
 EXERCISE = Exercise(
     name="parallel_attention",
     values="y is whole on every rank; dx and all gradients of weights are those of one device, shared heads too",
@@ -202,7 +202,7 @@ EXERCISE = Exercise(
         ),
         Misconception(
             "copy behind the projection",
-            lambda f: any(way.shows(f) for way in BEHIND),
+            lambda f: any(shows(f) for shows in BEHIND),
             "dx is short: the copy behind the K and V projection adds up gradients of k and v over `shared`, and x is "
             "owed more than that.",
             PLACE,

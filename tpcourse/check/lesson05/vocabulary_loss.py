@@ -112,9 +112,7 @@ def _column_of_the_next(finding: Finding) -> bool:
     return asked is not None and asked[1] == asked[2]
 
 
-OFF_BY_ONE = common.by_playing(
-    "off by one", "", "", played("end too"), played("start left out"), played("end left out")
-)
+OFF_BY_ONE = common.plays(played("end too"), played("start left out"), played("end left out"))
 EXERCISE = Exercise(
     name="vocabulary_loss",
     values="the loss is that of the whole logits on every rank, and dlogits has this rank's columns of its gradient",
@@ -153,7 +151,7 @@ EXERCISE = Exercise(
         ),
         Misconception(
             "boundary",
-            lambda f: OFF_BY_ONE.shows(f) or _column_of_the_next(f),
+            lambda f: OFF_BY_ONE(f) or _column_of_the_next(f),
             "A target at the boundary of two ranks' columns counts on both of them, or on none.",
             "`split_range` gives the first column of this rank and the first one of the next: `start <= target < end`.",
         ),
