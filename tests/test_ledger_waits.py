@@ -147,6 +147,25 @@ def test_a_wait_is_noted_though_another_thread_saw_the_call_end_before_it_return
     assert run_ranks(_polled, 2, timeout=60) == [0, 0]
 
 
+def _seen_by_another(rank, group):
+    """Whether a call that ended has an end as soon as another thread looks, and what the ledger keeps by the next."""
+    with fresh_ledger(), ledger.ledger() as log:
+        work = dist.all_reduce(torch.ones(2), group=group, async_op=True)
+        while not work.is_completed():
+            pass
+        watcher = threading.Thread(target=ledger.poll)
+        watcher.start()
+        watcher.join()
+        has_ended, young = log._events[0].end_s is not None, ledger._recorder().pending._young
+        kept = len(young)
+        dist.barrier(group)
+        return has_ended, kept, len(young)
+
+
+def test_an_end_that_another_thread_sees_is_noted_at_once_and_the_work_kept_until_the_caller_goes_on():
+    assert run_ranks(_seen_by_another, 2) == [(True, 1, 0)] * 2
+
+
 def _never_waited(rank, group):
     with fresh_ledger(), ledger.ledger() as log:
         x = torch.ones(2)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from threading import get_ident
 from time import monotonic, sleep
 from typing import TYPE_CHECKING, Any
@@ -36,9 +38,7 @@ class Handle:
         thread would get another object for the same work, and its wait would be for nothing that is known.
         """
         call = self.calls[0]
-        if self.is_device or self.work is None or call.thread == get_ident():
-            return False
-        return call.event.is_async and monotonic() - call.event.begin_s < YOUNG_S
+        return call.thread != get_ident() and monotonic() - call.event.begin_s < YOUNG_S
 
     def holds(self, storage: int) -> bool:
         """Whether a tensor that the calls write has this storage."""
@@ -63,6 +63,7 @@ class Pending:
         self._finish = finish
         self._handles: dict[int, Handle] = {}
         self._ended_works, self._ended_storages = Ended(), Ended()      # which nobody has waited for yet
+        self._young: deque[Handle] = deque()    # ended, and kept for a thread that may not have their work yet
         self.captures = 0       # CUDA graphs being recorded: a question to the device would break them
 
     def add(self, handle: Handle) -> None:
@@ -109,8 +110,7 @@ class Pending:
 
     def sweep(self) -> None:
         """Look at the two oldest handles, so that a long run keeps none that ended; put them last if not."""
-        if not self._handles:
-            return
+        self._let_go()
         for _ in range(min(2, len(self._handles))):
             key = self._oldest()
             handle = None if key is None else self._handles.pop(key, None)
@@ -120,6 +120,7 @@ class Pending:
 
     def poll(self) -> None:
         """Look at every handle."""
+        self._let_go()
         for handle in self.handles():
             self.look(handle)
 
@@ -130,9 +131,15 @@ class Pending:
             sleep(SETTLE_S / 100)
             self.poll()
 
+    def _let_go(self) -> None:
+        """Keep no work longer than its caller may need."""
+        with suppress(IndexError):      # another thread may take one while we look
+            while self._young and not self._young[0].is_young():
+                self._young.popleft()
+
     def look(self, handle: Handle) -> None:
         """Look at one handle."""
-        if (handle.is_device and self.captures) or handle.is_young():
+        if handle.is_device and self.captures:
             return
         try:
             if handle.is_done():
@@ -146,6 +153,8 @@ class Pending:
         events = [call.event for call in handle.calls if call.event.is_async and call.event.wait_begin_s is None]
         if not events:
             return
+        if handle.is_young():
+            self._young.append(handle)
         if handle.work is not None:
             self._ended_works.add(id(handle.work), handle.work, events)
         for storage in handle.storages():
@@ -153,7 +162,7 @@ class Pending:
 
     def clear(self) -> None:
         """Give up all handles."""
-        for kept in (self._handles, self._ended_works, self._ended_storages):
+        for kept in (self._handles, self._ended_works, self._ended_storages, self._young):
             kept.clear()
 
 
