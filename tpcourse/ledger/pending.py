@@ -149,7 +149,7 @@ class Pending:
             self._handles.pop(_key(handle), None)
 
     def _remember(self, handle: Handle) -> None:
-        """Its wait may come later: a work, or a tensor of a functional call, that somebody still holds."""
+        """Its wait may come later: a work, or a tensor of a functional call, that somebody still holds or soon will."""
         events = [call.event for call in handle.calls if call.event.is_async and call.event.wait_begin_s is None]
         if not events:
             return
